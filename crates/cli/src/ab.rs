@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
                 conclusions.push(compared.conclusion);
                 emit(&match arguments.json {
                     true => json_lines(std::slice::from_ref(&compared))?,
-                    false => compared.text(true) + "\n",
+                    false => compared.text(true),
                 })?;
             }
             Err(why) => refused.push(format!("{}: {why}", requests[0].workload)),

@@ -9,7 +9,7 @@ use daqmeter_digitizer::devices::expand;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_harness::{Resolved, Settings, StepPlan};
 use daqmeter_record::RunRecord;
-use daqmeter_report::{classic, rate, table};
+use daqmeter_report::{Frame, classic, rate, table};
 
 use crate::arguments::rate;
 use crate::measure::{Bench, Common};
@@ -101,10 +101,14 @@ fn measure(arguments: &Arguments) -> Ended {
     };
     bench.measure(&request, &settings, None)?;
     bench.recorder.finish(|records| match arguments.format {
-        TableFormat::Table => table::text(records),
-        TableFormat::Classic => {
-            records.iter().map(|record| classic::classic(record) + &faults(record)).collect()
-        }
+        TableFormat::Table => table::stages(records),
+        TableFormat::Classic => Frame {
+            tables: records
+                .iter()
+                .map(|record| classic::classic(record) + &faults(record))
+                .collect(),
+            ..Frame::default()
+        },
     })
 }
 

@@ -8,7 +8,7 @@ use daqmeter_digitizer::devices::FAMILIES;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
 use daqmeter_record::units::{plural, show_bytes};
-use daqmeter_report::table::plain;
+use daqmeter_report::table::{paragraphs, plain};
 use daqmeter_sys::available::{self, cpu_quota};
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
@@ -19,7 +19,11 @@ use crate::output::{Ended, emit};
 /// Show what this host has, what is missing and how to get it.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/doctor.txt"))]
-pub(crate) struct Arguments {}
+pub(crate) struct Arguments {
+    /// Show what this host has, too
+    #[arg(long)]
+    all: bool,
+}
 
 /// State of a facility: as it should be, or an error.
 type FacilityState = Result<String, String>;
@@ -27,7 +31,7 @@ type FacilityState = Result<String, String>;
 /// Name of a facility, the state found, and the way to get it.
 type Finding = (&'static str, FacilityState, &'static str);
 
-pub(crate) fn run(_arguments: &Arguments) -> Ended {
+pub(crate) fn run(arguments: &Arguments) -> Ended {
     let files = Files::default();
     let mut findings = host(&files);
     findings.extend(observation(&files));
@@ -36,12 +40,25 @@ pub(crate) fn run(_arguments: &Arguments) -> Ended {
     let batches = UdpSocket::bind("127.0.0.1:0").is_ok_and(|socket| enable_gro(socket.as_fd()));
     let old = "pipelined Etherbone is slower; Linux 5.0 or later has batches";
     findings.push(("UDP in batches", there(batches), old));
-    let rows = findings.into_iter().map(|(name, state, remedy)| {
+    let missing = findings.iter().filter(|(_, state, _)| state.is_err()).count();
+    let there = findings.len() - missing;
+    let answer = format!(
+        "{missing} of {} facilities are missing or not as they should be\n",
+        findings.len()
+    );
+    let shown = findings.into_iter().filter(|(_, state, _)| arguments.all || state.is_err());
+    let rows = shown.map(|(name, state, remedy)| {
         let (mark, remedy) = if state.is_ok() { ("ok", "") } else { ("--", remedy) };
         let found = state.unwrap_or_else(|found| found);
         [mark, name, &found, remedy].map(str::to_owned).to_vec()
     });
-    emit(&plain(&["", "what", "found", "what to do"], rows))
+    let table = plain(&["", "what", "found", "what to do"], rows);
+    let rest = if arguments.all {
+        String::new()
+    } else {
+        format!(" {there} are as they should be: --all\n")
+    };
+    emit(&(paragraphs(&answer) + &table + &rest))
 }
 
 /// Returns the missing devices and facilities.

@@ -1,10 +1,15 @@
 //! Options and bench of every verb that measures: campaign's runner, and a recorder.
 
+use std::time::{Duration, Instant};
+
 use clap::Args;
 use daqmeter_campaign::{Runner, ab};
-use daqmeter_harness::{CpuList, Request, Settings, StepPlan};
-use daqmeter_record::{Order, Outcome, Role, RunRecord};
+use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, Tally};
+use daqmeter_record::conditions::Taken;
+use daqmeter_record::units::significant;
+use daqmeter_record::{EngineInfo, Order, Outcome, Role, RunRecord, Workload};
 
+use crate::arguments::duration;
 use crate::context::context;
 use crate::interrupt;
 use crate::metrics::Metrics;
@@ -25,9 +30,37 @@ pub(crate) struct Common {
     /// Also count this group or these events, every 100 ms: block, net@10ms
     #[arg(long, value_name = "GROUP[@TIME]", help_heading = "Output", hide_short_help = true)]
     pub(crate) observe: Option<String>,
+    /// Wait until other programs leave the CPUs idle; exit with 2 if they do not in this time
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Placement", hide_short_help = true)]
+    pub(crate) wait_idle: Option<Duration>,
 }
 
+/// Time over which the use of the CPUs is looked at.
+const IDLE_LOOK: Duration = Duration::from_millis(500);
+
 impl Common {
+    /// Waits until other programs use little of the CPUs.
+    fn wait_until_idle(&self, context: &Context, stop: &StopFlag) -> Result<(), Failure> {
+        let Some(within) = self.wait_idle else { return Ok(()) };
+        let begin = Instant::now();
+        loop {
+            let look = context.open_record("", EngineInfo::default(), Workload::default());
+            std::thread::sleep(IDLE_LOOK);
+            let record = look.so_far(Tally::default(), Vec::new());
+            let taken = Taken::from(&[record], None);
+            if taken.is_little() || stop.is_set() {
+                return Ok(());
+            }
+            if begin.elapsed() >= within {
+                let (by, of) = (significant(taken.by_programs, 2), taken.cpus);
+                return Err(Failure::refused(format!(
+                    "the host is not idle: after {} s other programs still use {by} of {of} CPUs",
+                    within.as_secs_f64()
+                )));
+            }
+        }
+    }
+
     /// CPUs for the threads; an empty list leaves them free.
     pub(crate) fn pins(&self) -> Vec<u32> {
         self.pin.clone().unwrap_or_default().0
@@ -52,6 +85,9 @@ impl Bench {
         }
         runner.stop = interrupt::flag();
         recorder.stop = runner.stop.clone();
+        common.wait_until_idle(&runner.context, &runner.stop)?;
+        let (engine, workload) = (EngineInfo::default(), Workload::default());
+        recorder.whole = Some(runner.context.open_record("", engine, workload));
         Ok(Bench { runner, recorder })
     }
 

@@ -11,12 +11,14 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use daqmeter_campaign::{PlannedPoint, RunnerEvent};
-use daqmeter_harness::StopFlag;
+use daqmeter_harness::{OpenRecord, StopFlag, Tally};
+use daqmeter_record::conditions::{Taken, pinned};
 use daqmeter_record::file::is_descriptor;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use daqmeter_report::etherbone;
-use daqmeter_report::table::{ask_columns, known_columns};
+use daqmeter_report::table::{ALL, ask_columns, known_columns};
+use daqmeter_report::{Frame, disturbed};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::metrics::Page;
@@ -45,8 +47,10 @@ pub(crate) struct Recording {
 /// Columns of tables.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Columns {
-    /// Columns of the table of stages, by heading or by name in exports; all: leave none out of
-    /// any table, however broad it is
+    /// Print all rows, columns and notes, however many
+    #[arg(long, help_heading = "Output")]
+    all: bool,
+    /// Columns of the table of stages, by heading or by name in exports; all: as --all
     #[arg(
         long = "columns",
         value_name = "LIST",
@@ -62,7 +66,11 @@ pub(crate) struct Columns {
 impl Columns {
     /// Applies to all tables that are printed later.
     pub(crate) fn apply(&self) {
-        self.names.iter().for_each(|names| ask_columns(names));
+        match (&self.names, self.all) {
+            (_, true) => ask_columns(&[ALL.to_owned()]),
+            (Some(names), false) => ask_columns(names),
+            (None, false) => {}
+        }
     }
 }
 
@@ -76,6 +84,8 @@ pub(crate) struct Recorder {
     pub(crate) progress: ProgressBar,
     pub(crate) metrics: Option<Page>,
     pub(crate) records: Vec<RunRecord>,
+    /// Accounts of the CPUs from the begin of the verb on: its points may be shorter than a tick.
+    pub(crate) whole: Option<OpenRecord>,
 }
 
 impl Recorder {
@@ -90,6 +100,7 @@ impl Recorder {
             progress: progress_bar(0, !recording.json && !recording.quiet),
             metrics: None,
             records: Vec::new(),
+            whole: None,
         })
     }
 
@@ -148,14 +159,25 @@ impl Recorder {
         self.file.as_ref().map_or(Ok(()), Lines::is_there)
     }
 
-    /// Ends a verb that measured: prints its text below the line about the host, unless records
-    /// were printed, writes the page if it is requested, and returns the exit code.
-    pub(crate) fn finish(&mut self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
-        // The stamp comes first, since the last line of some verbs is their verdict.
-        self.end(|records| daqmeter_report::table::stamp(records) + &text(records))
+    /// Ends a verb that measured: prints its frame, unless records were printed, writes the page if
+    /// it is requested, and returns the exit code.
+    pub(crate) fn finish(&mut self, frame: impl FnOnce(&[RunRecord]) -> Frame) -> Ended {
+        let disturbed = self.disturbed();
+        self.end(|records| frame(records).text(disturbed))
     }
 
-    /// Ends a verb as [`Recorder::finish`] does, without the line about the host.
+    /// Says what disturbed the verb so far.
+    pub(crate) fn disturbed(&self) -> Option<String> {
+        match &self.whole {
+            Some(whole) => {
+                let whole = whole.so_far(Tally::default(), Vec::new());
+                Taken::from(&[whole], pinned(&self.records).as_ref()).text()
+            }
+            None => disturbed(&self.records),
+        }
+    }
+
+    /// Ends a verb as [`Recorder::finish`] does, with a screen of its own.
     pub(crate) fn end(&mut self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
         let Recording { output, json, quiet, .. } = &self.recording;
         self.progress.finish_and_clear();

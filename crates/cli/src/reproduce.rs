@@ -7,9 +7,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use daqmeter_campaign::studies::{Study, studies};
 use daqmeter_campaign::{Budget, PlannedPoint};
 use daqmeter_record::RunRecord;
-use daqmeter_report::studies::{ReproducedStudy, full, text};
-use daqmeter_report::table::stamp;
-use daqmeter_report::{figures, page_of};
+use daqmeter_report::studies::{ReproducedStudy, full, overview};
+use daqmeter_report::{disturbed, figures, page_of};
 
 use crate::arguments::count;
 use crate::files::read_all;
@@ -103,8 +102,8 @@ fn show(studies: &[Study], records: &[RunRecord], arguments: &Arguments) -> Ende
         let json = |study| serde_json::to_string(study).expect("texts alone") + "\n";
         emit(&match shown.as_slice() {
             all if arguments.common.recording.json => all.iter().map(json).collect(),
-            [one] => full(one) + &stamp(records),
-            all => text(all) + &stamp(records),
+            [one] => full(one).text(disturbed(records)),
+            all => overview(all).text(disturbed(records)),
         })?;
     }
     let several = (shown.len() > 1).then(|| Replaced::at(PAGE));

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let budget = Budget { time: arguments.time.or(plan.budget.time), ..plan.budget };
     let done =
         bench.runner.run(plan.points, budget, &known, |event| bench.recorder.follow(event))?;
-    let code = bench.recorder.finish(table::text)?;
+    let code = bench.recorder.finish(table::stages)?;
     if !done.is_complete() {
         tell(&unfinished(arguments, &done));
     }

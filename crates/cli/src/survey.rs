@@ -115,7 +115,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let done = bench.runner.run(plan.points, budget, &[], |event| bench.recorder.follow(event))?;
     limits(&mut bench, for_limits)?;
     counters(&mut bench, budget)?;
-    let printed = bench.recorder.end(|records| summary(records, arguments.tables));
+    let disturbed = bench.recorder.disturbed().map(|line| wrapped(&line, 2) + "\n");
+    let disturbed = disturbed.unwrap_or_default();
+    let printed = bench.recorder.end(|records| disturbed + &summary(records, arguments.tables));
     let records = &bench.recorder.records;
     let Files { page, records: named, mut lost } = files;
     let page = page.filter(|page| {

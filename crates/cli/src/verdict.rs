@@ -208,7 +208,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (_, name, all) = self.judged();
         let text = if all.is_empty() { "no limits".to_owned() } else { all.join("; ") };
-        write!(f, "verdict: {name}: {text}")
+        // Behind a name, the word is left out.
+        let head = if f.alternate() { "" } else { "verdict: " };
+        write!(f, "{head}{name}: {text}")
     }
 }
 

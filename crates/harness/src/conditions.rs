@@ -1,11 +1,26 @@
 //! State of the host during a measurement: the time, and the users of the CPUs.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use daqmeter_record::{CpuTime, RunRecord};
-use daqmeter_sys::cpu_time;
+use daqmeter_sys::host::Files;
+use daqmeter_sys::{available, cpu_time, processes};
 
 use crate::processes::Processes;
+use crate::standstill;
+
+/// Verbs that serve a measurement in another process.
+const SERVERS: [&str; 6] = ["serve", "snoop", "tunnel", "receive", "emulate", "tohost"];
+/// Processes that serve, as they were at the first measurement.
+static PEERS: LazyLock<Vec<u32>> =
+    LazyLock::new(|| processes::with_argument(&Files::default(), "daqmeter", &SERVERS));
+
+fn peers_ns() -> u64 {
+    let files = Files::default();
+    let peers = PEERS.iter().map(|pid| processes::cpu_ns(&files, *pid));
+    peers.sum::<u64>() + cpu_time::of_children_ns()
+}
 
 pub(crate) struct Conditions {
     host: Option<cpu_time::HostTimes>,
@@ -13,6 +28,9 @@ pub(crate) struct Conditions {
     process: cpu_time::Usage,
     threads: BTreeMap<String, u64>,
     processes: Option<Processes>,
+    peers_ns: u64,
+    throttled_ns: u64,
+    begin_ns: u64,
 }
 
 impl Conditions {
@@ -24,6 +42,9 @@ impl Conditions {
             by_cpu: cpu_time::by_cpu(),
             process: cpu_time::of_process(),
             threads: cpu_time::of_own_threads(),
+            peers_ns: peers_ns(),
+            throttled_ns: available::throttled_ns(&Files::default()),
+            begin_ns: standstill::watch(),
         }
     }
 
@@ -40,6 +61,12 @@ impl Conditions {
             [host.user_ns, host.system_ns, host.idle_ns, host.iowait_ns] = [0, 1, 2, 3].map(spent);
             [host.irq_ns, host.softirq_ns, host.steal_ns] = [4, 5, 6].map(spent);
         }
+        record.host_cpu.peers_ns = peers_ns().saturating_sub(self.peers_ns);
+        let throttled_ns = available::throttled_ns(&Files::default());
+        // It is the sum of all CPUs.
+        let throttled_ns = throttled_ns.saturating_sub(self.throttled_ns);
+        record.host_cpu.stood_still_ns =
+            standstill::since(self.begin_ns) + throttled_ns / self.by_cpu.len().max(1) as u64;
         let now = cpu_time::by_cpu();
         let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
             let times = |cpus: &BTreeMap<u32, cpu_time::OneCpu>| {

@@ -31,6 +31,7 @@ pub mod search;
 pub mod settings;
 mod shipped;
 mod slicer;
+mod standstill;
 mod text_file;
 
 pub use cpu_list::CpuList;

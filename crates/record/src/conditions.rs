@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::units::{show_ns, significant};
 use crate::{Lane, RunRecord};
 
 /// Tick of `/proc/stat` in nanoseconds: USER_HZ is 100 on every current architecture.
@@ -12,22 +13,102 @@ const TICKS: f64 = 2.0;
 /// Share from which work of whole CPUs, such as a chain's, does not show what it can do.
 const TAKEN: f64 = 0.05;
 
-/// Returns the share of the time of its CPUs that other programs and the hypervisor took from a
-/// record, less the error of the ticks; 0 if it has no timed lanes or no accounts.
+/// CPUs that others took from measurements on average, and the time in which these stood still.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Taken {
+    /// CPUs that the measurements could use.
+    pub cpus: f64,
+    /// CPUs that other programs used, less the error of the ticks.
+    pub by_programs: f64,
+    /// CPUs that the hypervisor took.
+    pub by_hypervisor: f64,
+    pub stood_still_ns: u64,
+}
+
+impl Taken {
+    /// Sums over records that ran one after the other, on the CPUs of [`pinned`] lanes or else on
+    /// all CPUs of the host.
+    pub fn from(records: &[RunRecord], used: Option<&BTreeSet<u32>>) -> Taken {
+        let is_used = |cpu: u32| used.is_none_or(|cpus| cpus.contains(&cpu));
+        let of_used = |times: &BTreeMap<u32, u64>| -> f64 {
+            times.iter().filter(|(cpu, _)| is_used(**cpu)).map(|(_, ns)| *ns as f64).sum()
+        };
+        let of_host = || records.first().map_or(0.0, |first| f64::from(first.host.logical_cpus));
+        let cpus = used.map_or_else(of_host, |used| used.len() as f64);
+        let (mut foreign_ns, mut stolen_ns, mut wall_ns, mut stood_still_ns) = (0.0, 0.0, 0.0, 0);
+        for RunRecord { host_cpu, process_cpu, wall_ns: own_ns, .. } in records {
+            let own = process_cpu.total_ns().saturating_add(host_cpu.peers_ns);
+            foreign_ns += of_used(&host_cpu.busy_by_cpu_ns) - own as f64;
+            stolen_ns += of_used(&host_cpu.steal_by_cpu_ns);
+            wall_ns += *own_ns as f64;
+            stood_still_ns += host_cpu.stood_still_ns;
+        }
+        // Errors of the ticks of several records cancel.
+        let error_ns = TICKS * TICK_NS * cpus * (records.len() as f64).sqrt();
+        let mean = |ns: f64| if wall_ns > 0.0 { (ns - error_ns).max(0.0) / wall_ns } else { 0.0 };
+        let [by_programs, by_hypervisor] = [foreign_ns, stolen_ns].map(mean);
+        Taken { cpus, by_programs, by_hypervisor, stood_still_ns }
+    }
+
+    /// Tests if others took so little that rates are not visibly low.
+    pub fn is_little(&self) -> bool {
+        self.by_programs + self.by_hypervisor <= self.cpus * WORTH
+    }
+
+    /// Says what disturbed the measurements, and by which factor their rates may be low; `None` for
+    /// less than a tenth.
+    pub fn text(&self) -> Option<String> {
+        let Taken { cpus, by_programs, by_hypervisor, stood_still_ns } = *self;
+        let of = |taken: f64| {
+            let cpus = if cpus == 1.0 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
+            format!("{} of {cpus}", significant(taken, 2))
+        };
+        let taken = by_programs + by_hypervisor;
+        let is_worth = |one: f64| one > cpus * WORTH / 2.0;
+        let programs =
+            is_worth(by_programs).then(|| format!("other programs used {}", of(by_programs)));
+        let machines =
+            is_worth(by_hypervisor).then(|| format!("the hypervisor took {}", of(by_hypervisor)));
+        let factor = cpus / (cpus - taken).max(cpus / MAX_FACTOR);
+        let who: Vec<String> = [programs, machines].into_iter().flatten().collect();
+        let who = (!self.is_little()).then(|| {
+            format!(
+                "{}: rates may be low by a factor of {}",
+                who.join(", "),
+                significant(factor, 2)
+            )
+        });
+        let still = (stood_still_ns > 0).then(|| {
+            format!(
+                "this program stood still for {}: rates are low by that",
+                show_ns(stood_still_ns as f64)
+            )
+        });
+        let all: Vec<String> = [who, still].into_iter().flatten().collect();
+        (!all.is_empty()).then(|| format!("disturbed: {}", all.join("; ")))
+    }
+}
+
+/// Returns the CPUs of the lanes if each was pinned.
+pub fn pinned(records: &[RunRecord]) -> Option<BTreeSet<u32>> {
+    let lanes = records.iter().flat_map(|record| &record.lanes);
+    let pinned: Option<BTreeSet<u32>> = lanes.map(|lane| lane.requested_cpu).collect();
+    pinned.filter(|cpus| !cpus.is_empty())
+}
+
+/// Share of the CPUs from which rates are visibly low.
+const WORTH: f64 = 0.1;
+/// Beyond it ticks do not tell factors apart.
+const MAX_FACTOR: f64 = 20.0;
+
+/// Returns the share of the time of its CPUs that others took from a record; 0 without timed lanes.
 fn taken(record: &RunRecord) -> f64 {
     let has_samples = |lane: &Lane| lane.stages.iter().any(|stage| !stage.sample_ns.is_empty());
-    let used: BTreeSet<u32> =
-        record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied()).collect();
-    let cpu = &record.host_cpu;
-    let of_used = |times: &BTreeMap<u32, u64>| -> f64 {
-        used.iter().filter_map(|cpu| times.get(cpu)).map(|&ns| ns as f64).sum()
-    };
-    let foreign_ns = of_used(&cpu.busy_by_cpu_ns) - record.process_cpu.total_ns() as f64;
-    let taken_ns = foreign_ns.max(0.0) + of_used(&cpu.steal_by_cpu_ns);
-    let least_ns = taken_ns - TICKS * TICK_NS * used.len() as f64;
-    let available_ns = record.wall_ns as f64 * used.len() as f64;
-    let is_known = available_ns > 0.0 && record.lanes.iter().any(has_samples);
-    if is_known { (least_ns / available_ns).max(0.0) } else { 0.0 }
+    let seen = record.lanes.iter().flat_map(|lane| lane.seen_cpus.iter().copied());
+    let seen: BTreeSet<u32> = seen.collect();
+    let taken = Taken::from(std::slice::from_ref(record), Some(&seen));
+    let is_known = !seen.is_empty() && record.lanes.iter().any(has_samples);
+    if is_known { (taken.by_programs + taken.by_hypervisor) / taken.cpus } else { 0.0 }
 }
 
 /// Returns the reason why a record of whole CPUs does not show what they can do; `None` if it does.
@@ -39,6 +120,8 @@ pub fn disturbance(record: &RunRecord) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::{CpuTime, Stage};
 
@@ -58,6 +141,34 @@ mod tests {
             ..Lane::default()
         });
         record
+    }
+
+    #[test]
+    fn a_screen_says_by_which_factor_rates_may_be_low_and_for_how_long_nothing_ran() {
+        let text = |change: &dyn Fn(&mut RunRecord)| {
+            let mut record = quiet();
+            Arc::make_mut(&mut record.host).logical_cpus = 2;
+            record.host_cpu.busy_by_cpu_ns = [(0, 10 * SECOND), (1, 10 * SECOND)].into();
+            change(&mut record);
+            Taken::from(&[record], None).text()
+        };
+        let wanted =
+            "disturbed: other programs used 1 of 2 CPUs: rates may be low by a factor of 2";
+        assert_eq!(text(&|_| ()).as_deref(), Some(wanted));
+        assert_eq!(text(&|record| record.host_cpu.peers_ns = 9 * SECOND), None);
+        let still = text(&|record| {
+            record.host_cpu.peers_ns = 10 * SECOND;
+            record.host_cpu.stood_still_ns = 4 * SECOND;
+        });
+        let wanted = "disturbed: this program stood still for 4 s: rates are low by that";
+        assert_eq!(still.as_deref(), Some(wanted));
+        let stolen = text(&|record| {
+            record.host_cpu.busy_by_cpu_ns = [(0, 10 * SECOND)].into();
+            record.host_cpu.steal_by_cpu_ns = [(1, 9 * SECOND)].into();
+        });
+        let wanted =
+            "disturbed: the hypervisor took 0.9 of 2 CPUs: rates may be low by a factor of 1.8";
+        assert_eq!(stolen.as_deref(), Some(wanted));
     }
 
     #[test]

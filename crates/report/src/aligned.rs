@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::sanitise;
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::{plural, show_ns, significant};
 
 /// Columns of the window for all tables and sentences; 0 without a limit, as in a page.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
@@ -15,7 +15,7 @@ static WINDOW: AtomicUsize = AtomicUsize::new(0);
 static ASKED: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Word that asks for every column of every table, however broad.
-pub(crate) const ALL: &str = "all";
+pub const ALL: &str = "all";
 
 /// Sets the columns of the reader's window. Text written later fits it: tables fold or leave out
 /// columns, or are written row by row, and sentences are broken at words.
@@ -38,10 +38,33 @@ fn window() -> Option<usize> {
     Some(WINDOW.load(Ordering::Relaxed)).filter(|columns| *columns > 0)
 }
 
+/// Tests if the user asked for all columns, rows and notes.
+pub(crate) fn asks_all() -> bool {
+    ASKED.get().is_some() && asked_columns().is_none()
+}
+
 /// Returns the window of tables: none if all columns were asked for.
 fn table_window() -> Option<usize> {
-    let asked_all = ASKED.get().is_some() && asked_columns().is_none();
-    window().filter(|_| !asked_all)
+    window().filter(|_| !asks_all())
+}
+
+/// Most rows of a table of measurements in a window.
+const MAX_ROWS: usize = 15;
+
+/// Keeps rows at equal distances, the first and the last among them, if they are too many for a
+/// window. The line below says how many were left out.
+pub(crate) fn fewer<T>(mut rows: Vec<T>) -> (Vec<T>, String) {
+    let all = rows.len();
+    if all <= MAX_ROWS || table_window().is_none() {
+        return (rows, String::new());
+    }
+    let mut at = 0..;
+    rows.retain(|_| {
+        let place = |at: usize| at * (MAX_ROWS - 1) / (all - 1);
+        at.next().is_some_and(|at| at == 0 || place(at) != place(at - 1))
+    });
+    let left = plural((all - rows.len()) as u64, "more row");
+    (rows, format!(" {left}: --all\n"))
 }
 
 /// Writes a table. One that is too broad leaves out `spare` columns in their order, and says so
@@ -82,6 +105,7 @@ fn table_in(
         let numbers = inside(numbers.start)..inside(numbers.end);
         let cells: Vec<Vec<String>> = rows.iter().map(|row| of_kept(row)).collect();
         if let Some(widths) = widths(&names, numbers.clone(), &cells, lines, columns) {
+            let widths = unfolded(&names, widths, columns);
             let fold = |(cell, width): (&str, &usize)| folded(cell, *width, 0);
             let names: Vec<String> = names.iter().copied().zip(&widths).map(fold).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -99,7 +123,7 @@ fn left_out_line(left_out: &[&str], columns: usize) -> String {
         return String::new();
     }
     let names = left_out.join(", ");
-    let line = format!(" left out: {names}; see them with --columns all or a wider terminal");
+    let line = format!(" left out: {names}; see them with --all or a wider terminal");
     folded(&line, columns, 3) + "\n"
 }
 
@@ -141,6 +165,22 @@ fn widths(
         widths[widest] -= 1;
     }
     Some(widths)
+}
+
+/// Widens columns while there is room, so that the highest heading has fewer lines.
+fn unfolded(headings: &[&str], mut widths: Vec<usize>, columns: usize) -> Vec<usize> {
+    let lines = |at: usize, width: usize| folded(headings[at], width, 0).lines().count();
+    loop {
+        let free = columns.saturating_sub(widths.iter().map(|width| width + 2).sum::<usize>() - 1);
+        let wider = (0..widths.len()).filter_map(|at| {
+            let now = lines(at, widths[at]);
+            let width =
+                (widths[at] + 1..=widths[at] + free).find(|width| lines(at, *width) < now)?;
+            Some((now, at, width))
+        });
+        let Some((_, at, width)) = wider.max_by_key(|(lines, ..)| *lines) else { return widths };
+        widths[at] = width;
+    }
 }
 
 fn in_columns(headings: &[&str], numbers: Range<usize>, rows: &[Vec<String>]) -> String {
@@ -186,7 +226,8 @@ pub(crate) fn table<T>(first_number: usize, columns: &[TextColumn<T>], rows: &[T
     table_without(first_number, columns, &[], rows)
 }
 
-/// Writes a table that leaves out `spare` columns in their order where it would be too broad.
+/// Writes a table that leaves out `spare` columns in their order where it would be too broad, and
+/// rows where they are too many.
 pub(crate) fn table_without<T>(
     first_number: usize,
     columns: &[TextColumn<T>],
@@ -194,8 +235,9 @@ pub(crate) fn table_without<T>(
     rows: &[T],
 ) -> String {
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
-    let line = |row| columns.iter().map(|(_, value)| value(row)).collect();
-    fitted(&headings, first_number..headings.len(), spare, rows.iter().map(line))
+    let line = |row: &T| columns.iter().map(|(_, value)| value(row)).collect();
+    let (rows, left_out) = fewer(rows.iter().map(line).collect());
+    fitted(&headings, first_number..headings.len(), spare, rows) + &left_out
 }
 
 /// Writes a table that is too broad for the window. Each row is a line with its names, and below it
@@ -307,7 +349,7 @@ mod tests {
         );
         assert_eq!(
             shown(34),
-            " board    MB/s  note\n emu:l0  295.5  emulated, ~ 204 us\n                to 230 us\n left out: CPU [%]; see them with\n   --columns all or a wider\n   terminal\n"
+            " board    MB/s  note\n emu:l0  295.5  emulated, ~ 204 us\n                to 230 us\n left out: CPU [%]; see them with\n   --all or a wider terminal\n"
         );
         assert_eq!(
             shown(20),

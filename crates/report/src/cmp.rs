@@ -296,17 +296,17 @@ impl Compared {
     pub fn text(&self, all: bool) -> String {
         let shown = self.points.iter().filter(|point| all || point.differs());
         let rows: Vec<Vec<String>> = shown.map(ComparedPoint::row).collect();
-        let mut out = match rows.is_empty() {
-            true => String::new(),
-            false => numbers_from(3, &HEADINGS, rows) + "\n",
-        };
+        let mut out = wrapped(&self.verdict(), 2) + "\n";
+        if !rows.is_empty() {
+            out.push_str(&numbers_from(3, &HEADINGS, rows));
+        }
         for broken in &self.broken {
             let _ = writeln!(out, "{}", wrapped(&format!("broken   {broken}"), 9));
         }
         for note in self.notes() {
             let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), 6));
         }
-        out + &wrapped(&self.verdict(), 2) + "\n"
+        out
     }
 
     fn notes(&self) -> Vec<String> {

@@ -20,6 +20,8 @@ pub(crate) struct Family {
     pub(crate) label: fn(&RunRecord, &Stage) -> String,
     pub(crate) in_label: &'static [&'static str],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
+    /// Sentence that begins the screen of a verb: what its records came to, without losses.
+    pub(crate) headline: fn(&[RunRecord]) -> Option<String>,
 }
 
 /// Question, the figure that shows its answer, and the answer in words.
@@ -35,6 +37,7 @@ impl Family {
         label: |_, stage| stage.name.to_string(),
         in_label: &[],
         footnote: |_| None,
+        headline: |_| None,
     };
 }
 

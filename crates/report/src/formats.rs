@@ -6,7 +6,7 @@ use daqmeter_record::{RunRecord, jsonl};
 
 use crate::export::DataFrame;
 use crate::families::copy::study::figures as copy_study;
-use crate::{answers_text, page, table};
+use crate::{answers_text, disturbed, page, table};
 
 #[derive(Debug)]
 pub struct Format {
@@ -63,7 +63,9 @@ const fn format(
 pub fn text(records: &[RunRecord]) -> String {
     let answers = answers_text(records);
     let between = if answers.is_empty() { "" } else { "\n" };
-    answers + between + &table::text(records) + &table::stamp(records)
+    let mut frame = table::stages(records);
+    frame.tables = answers + between + &frame.tables;
+    frame.text(disturbed(records))
 }
 
 fn lines(records: &[RunRecord]) -> String {

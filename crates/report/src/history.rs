@@ -49,7 +49,7 @@ pub struct Trend {
 
 impl Trend {
     /// Returns the times of the first and the last run.
-    fn ends_ns(&self) -> [f64; 2] {
+    pub(crate) fn ends_ns(&self) -> [f64; 2] {
         [0, self.runs.len() - 1].map(|at| self.runs[at].time_ns)
     }
 }

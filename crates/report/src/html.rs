@@ -1,5 +1,8 @@
 //! Self-contained HTML page without external requests.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, Mesh, RunRecord};
 use minijinja::{Value, context};
@@ -10,6 +13,8 @@ use crate::families::path::chains;
 use crate::families::{self, figures, pmu};
 use crate::faults::absent;
 use crate::figures::{Figure, commands};
+use crate::frame::disturbed;
+use crate::history::{self, Trend};
 use crate::levels::host_line;
 use crate::points::middle_runs;
 use crate::rate::{above_limits, other_hosts};
@@ -37,9 +42,12 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         format!("{} {} ({}, {})", tool.name, tool.version, tool.git_revision, tool.profile)
     });
     // A browser lays out a few thousand rows at once; `daqmeter report` has the others.
-    let in_table = &middle_runs(records)[..];
+    let trends = history::trends(records, IGNORED);
+    let trends: Vec<&Trend> = trends.iter().filter(|trend| trend.runs.len() >= MANY_RUNS).collect();
+    let newest = if trends.is_empty() { Cow::Borrowed(records) } else { newest(records) };
+    let in_table = &middle_runs(&newest)[..];
     let in_table = &in_table[..in_table.len().min(MAX_ROWS)];
-    let rows = rows_among(in_table, records);
+    let rows = rows_among(in_table, &newest);
     let values = context! {
         style => STYLE,
         script => SCRIPT,
@@ -54,7 +62,9 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(answers(records)),
         chains => serde(chains(records)),
-        rows_left => records.len() - in_table.len(),
+        rows_left => newest.len() - in_table.len(),
+        disturbed => disturbed(records),
+        trends => trends.iter().take(MAX_ROWS).map(|trend| over_time(trend)).collect::<Vec<_>>(),
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
         figures => figures.into_iter().map(data_table).collect::<Vec<_>>(),
         meshes => mesh_views(records),
@@ -68,6 +78,59 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
     rendered("page.html", PAGE, values)
 }
 
+/// Fewest runs of a point over time.
+const MANY_RUNS: usize = 3;
+/// Largest change that counts as none, as in `daqmeter history`.
+const IGNORED: f64 = 0.02;
+
+/// Returns the newest run of each host.
+fn newest(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
+    let mut newest: HashMap<String, (&str, &str)> = HashMap::new();
+    for RunRecord { host, time_utc, run_id, .. } in records {
+        let of_host = newest.entry(host.label()).or_default();
+        *of_host = (*of_host).max((time_utc.as_str(), run_id.as_str()));
+    }
+    let is_newest = |record: &&RunRecord| newest[&record.host.label()].1 == record.run_id;
+    records.iter().filter(is_newest).cloned().collect()
+}
+
+fn over_time(trend: &Trend) -> Value {
+    let [first_ns, last_ns] = trend.ends_ns();
+    context! {
+        point => &trend.point,
+        svg => sparkline(trend),
+        first => show_ns(first_ns),
+        last => show_ns(last_ns),
+        ratio => format!("{:.3}", last_ns / first_ns),
+    }
+}
+
+/// Draws the times of a trend, from the least to the largest, with a ring at sudden changes.
+fn sparkline(trend: &Trend) -> String {
+    const WIDTH: f64 = 180.0;
+    const HEIGHT: f64 = 26.0;
+    let times = || trend.runs.iter().map(|run| run.time_ns);
+    let (low, high) = (times().fold(f64::INFINITY, f64::min), times().fold(0.0, f64::max));
+    let place = |(at, ns): (usize, f64)| {
+        let x = 4.0 + (WIDTH - 8.0) * at as f64 / (trend.runs.len() - 1) as f64;
+        // A hundredth of the time fills the height at most.
+        let y = (ns - low) / (high - low).max(low * 0.01);
+        (x, HEIGHT - 4.0 - (HEIGHT - 8.0) * y)
+    };
+    let places: Vec<(f64, f64)> = times().enumerate().map(place).collect();
+    let line: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let ring = |at: usize| {
+        let (x, y) = places[at];
+        format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>")
+    };
+    let rings: String = trend.changes.iter().map(|change| ring(change.at)).collect();
+    format!(
+        "<svg class=\"spark\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" aria-label=\"{} runs\"><path d=\"M{}\"/>{rings}</svg>",
+        trend.runs.len(),
+        line.join("L")
+    )
+}
+
 fn title(records: &[RunRecord]) -> Option<String> {
     let host = &records.first()?.host;
     let name = if host.name.is_empty() { String::new() } else { format!("{}: ", host.name) };
@@ -78,9 +141,11 @@ fn title(records: &[RunRecord]) -> Option<String> {
     Some(format!("{name}{}{others}", host.cpu_model))
 }
 
+/// Returns the accounts with a loss, and those that do not close.
 fn ledgers(records: &[RunRecord]) -> Vec<String> {
     let all = records.iter().flat_map(|record| {
-        record.ledgers.iter().map(|ledger| format!("{}: {ledger}", record.study))
+        let lossy = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
+        lossy.map(|ledger| format!("{}: {ledger}", record.study))
     });
     first_lines(all.collect(), "ledgers")
 }
@@ -271,7 +336,7 @@ mod tests {
         let ids = sections.map(|text| text.split('"').skip_while(|part| !part.ends_with("id=")));
         let ids: Vec<&str> = ids.map(|mut parts| parts.nth(1).unwrap()).collect();
         let distinct: BTreeSet<&&str> = ids.iter().collect();
-        assert!(ids.len() > 6 && distinct.len() == ids.len(), "{ids:?}");
+        assert!(ids.len() > 5 && distinct.len() == ids.len(), "{ids:?}");
     }
 
     #[test]

@@ -227,7 +227,7 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
         format!("; memory time {low:.2} to {high:.2} of the median")
     });
     Some(format!(
-        "host: {clock}; disturbed: {lost} % of the slices lost the CPU, {beside} % shared the core{memory}"
+        "host: {clock}; {lost} % of the slices lost the CPU, {beside} % shared the core{memory}"
     ))
 }
 

@@ -19,6 +19,7 @@ mod family;
 mod faults;
 pub mod figures;
 pub mod formats;
+mod frame;
 pub mod groups;
 pub mod history;
 mod html;
@@ -40,6 +41,7 @@ pub use families::copy::study::{classic as copy_classic, findings, imported as c
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
+pub use frame::{Frame, disturbed};
 pub use html::{page, page_of};
 pub use rows::rows;
 pub use screen::{host_text, screen};

@@ -192,18 +192,18 @@ mod tests {
     #[test]
     fn a_board_has_its_own_account_in_its_rows() {
         let mut record = example();
-        assert!(!crate::table::text(&[record.clone()]).contains(" lost"));
+        assert!(!crate::table::stages(&[record.clone()]).tables.contains(" lost"));
         let device = record.lanes[1].device.clone();
         let mut ledger = Ledger { of: device, issued: 17, ..Ledger::new("triggers") };
         ledger.lose("missed: not armed", 17);
         record.ledgers.push(ledger.clone());
         let csv = crate::export::stages(&[record.clone()]).csv(true);
         assert_eq!(csv.matches(",17,17,").count(), 2, "{csv}");
-        let text = crate::table::text(&[record.clone()]);
+        let text = crate::table::stages(&[record.clone()]).text(None);
         assert!(text.contains(" lost") && text.contains("emu:l0: 17 triggers issued"), "{text}");
         // Where the source is not known, none are not lost.
         record.ledgers = vec![Ledger { unit: "acquisitions".into(), ..ledger }];
-        assert!(!crate::table::text(&[record]).contains(" lost"));
+        assert!(!crate::table::stages(&[record]).tables.contains(" lost"));
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let why = "interrupted after 5 samples".to_owned();
         record.lanes[0].outcome = Outcome::Failed(why.clone());
         record.outcome = Outcome::Failed(why);
-        let text = crate::table::text(&[record]);
+        let text = crate::table::stages(&[record]).text(None);
         assert!(text.contains("INTERRUPTED emu:ku0: after 5 samples"), "{text}");
         assert!(!text.contains("FAILED"), "{text}");
     }

@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use daqmeter_record::study::{About, Grade, StudyFinding, StudyLine, show};
+use daqmeter_record::study::{About, Grade, StudyFinding, StudyLine, StudyVerdict, show};
 use daqmeter_record::units::plural;
 use serde::Serialize;
 
-use crate::aligned::{fitted, paragraphs};
+use crate::aligned::{asks_all, fewer, fitted, paragraphs};
+use crate::frame::Frame;
 use crate::groups::in_groups;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,11 +113,18 @@ impl ReproducedStudy {
     }
 }
 
-pub fn full(study: &ReproducedStudy) -> String {
-    let mut out = format!("{}{}\n", paragraphs(&study.title), paragraphs(&study.about));
+/// Shows a study: its rows that are not as published, and its findings; with `--all` each row, the
+/// evidence and the remarks.
+pub fn full(study: &ReproducedStudy) -> Frame {
     let columns = || COLUMNS.iter().filter_map(|(_, heading, text)| Some(((*heading)?, text)));
+    let is_shown = |line: &&StudyLine| {
+        let is_met = matches!(line.verdict(), StudyVerdict::Fitted(_))
+            || line.verdict().grade() == Some(Grade::Reproduced);
+        asks_all() || !is_met
+    };
+    let shown: Vec<&StudyLine> = study.rows.iter().filter(is_shown).collect();
     let mut title = "";
-    let rows = study.rows.iter().map(|line| {
+    let rows = shown.iter().map(|line| {
         let cells = columns().map(|(_, text)| text(line));
         let dash = |cell: String| if cell.is_empty() { "-".to_owned() } else { cell };
         let mut cells: Vec<String> = cells.map(dash).collect();
@@ -127,38 +135,36 @@ pub fn full(study: &ReproducedStudy) -> String {
         cells
     });
     let headings: Vec<&str> = columns().map(|(heading, _)| heading).collect();
-    out.push_str(&fitted(&headings, 0..0, &["where", "derived"], rows));
+    let mut tables = String::new();
+    if !shown.is_empty() {
+        let (rows, left_out) = fewer(rows.collect());
+        tables = fitted(&headings, 0..0, &["where", "derived", "model"], rows) + &left_out;
+    }
+    if let more @ 1.. = study.rows.len() - shown.len() {
+        let _ = writeln!(tables, " {} as published: --all", plural(more as u64, "row"));
+    }
     let mut below = String::new();
-    if !study.findings.is_empty() {
-        below.push_str("\nFindings\n");
-        for finding in &study.findings {
-            let _ = writeln!(below, " {}: {} ({})", finding.verdict, finding.text, finding.place);
+    for finding in &study.findings {
+        let _ = writeln!(below, " {}: {} ({})", finding.verdict, finding.text, finding.place);
+        if asks_all() {
             let _ = writeln!(below, "     {}", finding.evidence);
         }
     }
-    let _ = writeln!(below, "\n{}", study.summary());
-    if !study.remarks.is_empty() {
-        below.push_str("\nWhat to know\n");
-        for remark in &study.remarks {
-            let _ = writeln!(below, " - {remark}");
-        }
-    }
-    out + &paragraphs(&below)
+    let answer = vec![format!("{}: {}", study.title, study.summary()), study.about.clone()];
+    Frame { answer, tables: tables + &paragraphs(&below), notes: study.remarks.clone() }
 }
 
-pub fn text(studies: &[ReproducedStudy]) -> String {
-    let mut out = String::new();
-    for study in studies {
-        out.push_str(&paragraphs(&format!("{}\n  {}", study.title, study.summary())));
-    }
+/// Shows several studies: a line for each, and what differs.
+pub fn overview(studies: &[ReproducedStudy]) -> Frame {
+    let line = |study: &ReproducedStudy| format!("{}: {}", study.title, study.summary());
     let differs: Vec<Vec<String>> = studies.iter().flat_map(contradictions).collect();
+    let mut tables = String::new();
     if !differs.is_empty() {
-        out.push_str("\nWhat differs\n");
         let headings =
             ["study", "row or finding", "published", "model", "here", "verdict", "where"];
-        out.push_str(&fitted(&headings, 0..0, &["where", "model"], differs));
+        tables.push_str(&fitted(&headings, 0..0, &["where", "model"], differs));
     }
-    out
+    Frame { answer: studies.iter().map(line).collect(), tables, ..Frame::default() }
 }
 
 fn contradictions(study: &ReproducedStudy) -> Vec<Vec<String>> {
@@ -184,7 +190,7 @@ fn contradictions(study: &ReproducedStudy) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daqmeter_record::study::{Basis, Derived, Measured, Published, StudyVerdict};
+    use daqmeter_record::study::{Basis, Derived, Measured, Published};
 
     fn study() -> ReproducedStudy {
         let published = |value: f64| -> Published {
@@ -233,12 +239,12 @@ mod tests {
 
     #[test]
     fn every_row_says_where_its_figure_stands() {
-        insta::assert_snapshot!(full(&study()));
+        insta::assert_snapshot!(full(&study()).text(None));
     }
 
     #[test]
     fn what_differs_is_listed() {
         let study = study();
-        insta::assert_snapshot!(text(&[study]));
+        insta::assert_snapshot!(overview(&[study]).text(None));
     }
 }

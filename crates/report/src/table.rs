@@ -4,15 +4,16 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
-use daqmeter_record::{RunRecord, sanitise};
+use daqmeter_record::{Hotspot, Ledger, RunRecord, sanitise};
 
-use crate::aligned::fitted;
-pub use crate::aligned::{ask_columns, numbers_from, paragraphs, plain, set_window, wrapped};
+pub use crate::aligned::{ALL, ask_columns, numbers_from, paragraphs, plain, set_window, wrapped};
+use crate::aligned::{fewer, fitted};
 pub use crate::columns::known_columns;
 use crate::columns::{ShownTable, chosen, shown, with_totals};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{absent, faults};
+use crate::frame::Frame;
 use crate::groups::in_groups;
 use crate::levels::host_line;
 use crate::points::middle_runs;
@@ -25,40 +26,39 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     let ShownTable { headings, numbers, lines, .. } = with_totals(&rows, chosen(&rows));
     // The note is the last column; a reader misses those first that other columns or lines tell.
     let spare = ["CPU [%]", "of limit", "study", "note"];
-    fitted(&headings, numbers, &spare, lines)
+    let (lines, left_out) = fewer(lines);
+    fitted(&headings, numbers, &spare, lines) + &left_out
 }
 
-/// Returns the line about the host that precedes every table; empty without slices.
-pub fn stamp(records: &[RunRecord]) -> String {
-    host_line(records)
-        .map_or(String::new(), |line| format!("{}\n", wrapped(&format!(" {line}"), 3)))
-}
-
-pub fn text(records: &[RunRecord]) -> String {
-    let mut out = if pmu::only_counted(records) { String::new() } else { rows_only(records) };
-    let mut lines = absent_lines(records);
+/// Shows the rows of stages; behind them faults, ledgers, warnings and conditions.
+pub fn stages(records: &[RunRecord]) -> Frame {
+    let mut table = if pmu::only_counted(records) { String::new() } else { rows_only(records) };
+    let hot = records.iter().flat_map(|record| record.hotspots.iter().take(8));
+    hot.for_each(|Hotspot { share, space, symbol }| {
+        let line = format!(" {:5.1} %  [{space}] {symbol}", share * 100.0);
+        let _ = writeln!(table, "{}", sanitise::text(&line));
+    });
+    let mut notes = absent_lines(records);
     match records {
-        [record] => lines.extend(footnotes(record)),
+        [record] => notes.extend(footnotes(record)),
         // For many points, only failures and counts are shown, because other lines would hide them.
         _ => {
-            lines.extend(by_point(records, faults_and_ledgers));
-            lines.extend(by_point(records, |record| {
+            notes.extend(by_point(records, faults_and_ledgers));
+            notes.extend(by_point(records, |record| {
                 record.sections.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
             }));
         }
     }
-    lines.extend(above_limits(records, families::label).map(|note| format!("note: {note}")));
+    notes.extend(above_limits(records, families::label));
+    notes.extend(host_line(records));
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
         let cost = significant(cost_ns, 2);
-        lines.push(format!(
+        notes.push(format!(
             "measurement overhead: {cost} ns per operation, {clock_ns} ns per sample"
         ));
     }
-    for line in lines {
-        let _ = writeln!(out, "{}", wrapped(&format!(" {line}"), 3));
-    }
-    out
+    Frame::new(records, table, notes)
 }
 
 /// Returns a line for each reason of waived points and early failures, with the number of its
@@ -87,16 +87,14 @@ fn by_point(records: &[RunRecord], lines: impl Fn(&RunRecord) -> Vec<String>) ->
 /// memory, warnings.
 fn footnotes(record: &RunRecord) -> Vec<String> {
     let mut lines = faults(record);
-    let ledgers = record.ledgers.iter();
-    lines.extend(ledgers.map(|ledger| format!("ledger: {ledger}")));
+    let (lossy, clean): (Vec<_>, Vec<_>) =
+        record.ledgers.iter().partition(|ledger| ledger.lost() > 0 || !ledger.closes());
+    let shown = |ledger: &Ledger| format!("ledger: {ledger}");
+    lines.extend(lossy.into_iter().map(shown));
+    lines.extend(record.warnings.iter().cloned());
     lines.extend(families::footnotes(record));
     lines.extend(process(record));
-    lines.extend(record.hotspots.iter().take(8).map(|spot| {
-        let percent = spot.share * 100.0;
-        format!("{percent:5.1} %  [{}] {}", spot.space, spot.symbol)
-    }));
-    let warnings = record.warnings.iter();
-    lines.extend(warnings.map(|warning| format!("note: {warning}")));
+    lines.extend(clean.into_iter().map(shown));
     lines
 }
 
@@ -131,8 +129,7 @@ pub fn markdown(records: &[RunRecord]) -> String {
         let cells: Vec<String> = line.iter().map(|cell| sanitise::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
-    let mut below = vec![stamp(records).trim().to_owned()];
-    below.retain(|stamp| !stamp.is_empty());
+    let mut below = Vec::from_iter(host_line(records));
     below.extend(absent_lines(records));
     below.extend(by_point(records, faults_and_ledgers));
     below.extend(above_limits(records, families::label));
@@ -149,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_table_for_people() {
-        insta::assert_snapshot!(text(&[example()]));
+        insta::assert_snapshot!(stages(&[example()]).text(None));
     }
 
     #[test]
@@ -164,7 +161,7 @@ mod tests {
 
     #[test]
     fn points_that_are_absent_for_one_reason_are_one_line() {
-        let shown = text(&[example(), waived(), waived()]);
+        let shown = stages(&[example(), waived(), waived()]).text(None);
         let line = "digitizer digitizer: waived: no \"card\", here (2 points)\n";
         assert!(shown.contains(line) && shown.matches("waived").count() == 1, "{shown}");
     }
@@ -179,8 +176,10 @@ mod tests {
     #[test]
     fn what_failed_was_waived_or_cannot_be_is_seen_in_every_table() {
         let records = troubled();
-        for table in [text(&records), markdown(&records)] {
-            assert_eq!(table.matches("FAILED").count(), 5, "four rows and the reason: {table}");
+        let [screen, ticket] = [stages(&records).text(None), markdown(&records)];
+        assert!(screen.starts_with("1 of 3 points FAILED\n"), "{screen}");
+        for (table, times) in [(screen, 6), (ticket, 5)] {
+            assert_eq!(table.matches("FAILED").count(), times, "{table}");
             assert!(
                 table.contains("FAILED: verification after the run: byte 3 differs"),
                 "{table}"
@@ -190,7 +189,9 @@ mod tests {
             assert!(table.contains("above their limits, "), "{table}");
         }
         assert!(
-            text(&records[..1]).contains(" FAILED: verification after the run: byte 3 differs\n")
+            stages(&records[..1])
+                .text(None)
+                .contains(" FAILED: verification after the run: byte 3 differs\n")
         );
         let csv = crate::export::stages(&records).csv(true);
         let wanted =

@@ -121,6 +121,20 @@ pub fn cpu_quota(files: &Files) -> Option<CpuQuota> {
     quotas.min_by(|a, b| a.cpus.total_cmp(&b.cpus))
 }
 
+/// Time for which the control groups of this process were out of their CPU quota, of all CPUs
+/// together; 0 without a quota. Source: `cpu.stat`, `throttled_usec` of version 2 and
+/// `throttled_time` of version 1 (Documentation/scheduler/sched-bwc.rst).
+pub fn throttled_ns(files: &Files) -> u64 {
+    let of_group = |group: &String| {
+        let text = files.text(&format!("{group}/cpu.stat"))?;
+        let field =
+            |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        let of_v2 = field("throttled_usec ").map(|us: u64| us.saturating_mul(1000));
+        of_v2.or_else(|| field("throttled_time "))
+    };
+    groups(files, "cpu").iter().flatten().filter_map(of_group).max().unwrap_or(0)
+}
+
 impl CpuQuota {
     /// Reads microseconds: `150000 100000` is one and a half CPU; `max` and -1 are not limits.
     fn parse(text: &str, file: &'static str) -> Option<CpuQuota> {

@@ -9,12 +9,17 @@ pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// Returns nanoseconds of `CLOCK_BOOTTIME`, which also counts while the host is suspended.
+pub fn boot_ns() -> u64 {
+    read_ns(libc::CLOCK_BOOTTIME)
+}
+
 #[inline]
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec; our clocks exist on every Linux since 2.6.12.
+    // SAFETY: `time` is a valid timespec; our clocks exist on every Linux since 2.6.39.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
-    #[allow(clippy::cast_sign_loss, reason = "neither clock is negative")]
+    #[allow(clippy::cast_sign_loss, reason = "no clock is negative")]
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     ns
 }

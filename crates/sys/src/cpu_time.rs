@@ -35,6 +35,12 @@ pub fn of_process() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
+/// CPU time of child processes that ended and were waited for.
+pub fn of_children_ns() -> u64 {
+    let Usage { user_ns, system_ns, .. } = usage(libc::RUSAGE_CHILDREN);
+    user_ns.saturating_add(system_ns)
+}
+
 /// CPU time of one thread, and the time for which it was ready to run but had no CPU.
 #[derive(Debug)]
 pub struct ThreadTimes {

@@ -38,6 +38,24 @@ pub fn all(files: &Files) -> BTreeMap<u32, Process> {
         .collect()
 }
 
+/// Numbers of the other processes of that name with one of these words as a first or second
+/// argument. Command lines of other programs are not read.
+pub fn with_argument(files: &Files, name: &str, words: &[&str]) -> Vec<u32> {
+    let has_word = |pid: &u32| {
+        let text = |file: &str| files.text(&format!("proc/{pid}/{file}"));
+        let is_named = *pid != std::process::id() && text("comm").as_deref() == Some(name);
+        let line = if is_named { text("cmdline") } else { None };
+        line.is_some_and(|line| line.split('\0').skip(1).take(2).any(|word| words.contains(&word)))
+    };
+    let numbers = files.names("proc").into_iter().filter_map(|name| name.parse().ok());
+    numbers.take(MAX_PROCESSES).filter(has_word).collect()
+}
+
+/// CPU time of a process so far, in whole ticks of the kernel; 0 if there is none.
+pub fn cpu_ns(files: &Files, pid: u32) -> u64 {
+    read(files, &format!("proc/{pid}/stat")).map_or(0, |process| process.cpu_ns)
+}
+
 /// Bytes of a process' resident set that it shares with others (files, shared memory), and the
 /// number of its user.
 pub fn shared_and_user(files: &Files, pid: u32) -> Option<(u64, u32)> {

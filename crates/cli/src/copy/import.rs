@@ -12,6 +12,7 @@ use daqmeter_harness::text_input_up_to;
 use daqmeter_record::border::from_peer;
 use daqmeter_record::units::plural;
 use daqmeter_record::{Clock, Counter, EngineInfo, Host, RunRecord, Workload};
+use daqmeter_report::Frame;
 use daqmeter_report::copy_classic::FileConditions;
 use daqmeter_report::copy_imported::StudyFile;
 use daqmeter_sys::symbols::KernelSymbols;
@@ -80,17 +81,20 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         return Err(Failure::refused(left_out.join("; ")));
     }
     left_out.iter().for_each(|file| tell(&format!("daqmeter: left out: {file}")));
-    let mut text = String::new();
+    let mut tables = String::new();
     for (folder, trace) in traces {
         let record = arguments.trace(&folder, &trace);
         let time = Duration::from_nanos(record.wall_ns);
-        text += &format!("{}: ", folder.display());
-        text += &tables(&trace, &KernelSymbols::default(), arguments.top, time);
+        tables += &format!("{}: ", folder.display());
+        tables += &self::tables(&trace, &KernelSymbols::default(), arguments.top, time);
         records.push(record);
     }
     let mut recorder = Recorder::new(&arguments.recording)?;
     records.into_iter().try_for_each(|record| recorder.take(record))?;
-    recorder.finish(|records| format!("{text}read {}\n", plural(records.len() as u64, "point")))
+    recorder.finish(|records| {
+        let answer = vec![format!("read {}", plural(records.len() as u64, "point"))];
+        Frame { answer, tables, ..Frame::default() }
+    })
 }
 
 /// Reads and parses a file. An error names it.

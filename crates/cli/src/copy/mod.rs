@@ -13,6 +13,7 @@ use daqmeter_copy::{CopyPath, Direction};
 use daqmeter_harness::{Availability, Request, Settings, ordered};
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::plural;
+use daqmeter_report::Frame;
 use daqmeter_report::copy_classic::StudyFiles;
 
 use crate::arguments::count;
@@ -78,7 +79,7 @@ impl Sampled {
         requests: Vec<R>,
         settings: &Settings,
         files: impl FnOnce(&[RunRecord]) -> StudyFiles,
-        text: fn(&[RunRecord]) -> String,
+        frame: fn(&[RunRecord]) -> Frame,
     ) -> Ended {
         bench.recorder.expect(requests.len());
         let measured = ordered(requests, 1)
@@ -90,12 +91,12 @@ impl Sampled {
             if settings.stop.is_set() {
                 tell("daqmeter: interrupted before a point was measured");
             }
-            return bench.recorder.finish(text);
+            return bench.recorder.finish(frame);
         }
         if let Some(folder) = &self.classic {
             write_files(folder, &files(records))?;
         }
-        let code = bench.recorder.finish(text)?;
+        let code = bench.recorder.finish(frame)?;
         measured.map(|()| code)
     }
 }

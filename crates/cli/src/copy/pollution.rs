@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use daqmeter_copy::{CopyPath, Direction, Neighbour, PollutionRequest, STUDY_COPIES, TESTS};
 use daqmeter_harness::StepPlan;
-use daqmeter_report::copy::pollution_text;
+use daqmeter_report::copy::pollution;
 use daqmeter_report::copy_classic;
 
 use super::{Sampled, direction, or_all, usable};
@@ -91,5 +91,5 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let plan = StepPlan::ByStage(sampled.repeat);
     let settings = bench.runner.settings(plan, "copy/pollution", &[program]);
     let files = |records: &_| copy_classic::pollution(records, "daqmeter");
-    sampled.measure(bench, requests(arguments, neighbour), &settings, files, pollution_text)
+    sampled.measure(bench, requests(arguments, neighbour), &settings, files, pollution)
 }

@@ -8,7 +8,8 @@ use daqmeter_copy::Direction::{self, Both, From, To};
 use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest};
 use daqmeter_harness::{Fault, Limits, Request as _, Settings, StepPlan, check_fits};
 use daqmeter_record::RunRecord;
-use daqmeter_report::copy::{bandwidth_text, latency_text};
+use daqmeter_report::Frame;
+use daqmeter_report::copy::{bandwidth, latency};
 use daqmeter_report::copy_classic::{self, StudyFiles};
 
 use super::{Sampled, direction, or_all, usable};
@@ -70,7 +71,7 @@ pub(super) struct Verb {
     smallest_bytes: u64,
     /// True if all CPUs or channels copy at once by default.
     is_parallel: bool,
-    text: fn(&[RunRecord]) -> String,
+    frame: fn(&[RunRecord]) -> Frame,
     files: fn(&[RunRecord]) -> StudyFiles,
 }
 
@@ -80,7 +81,7 @@ pub(super) const LATENCY: Verb = Verb {
     operations: &[(From, false), (To, false), (From, true), (To, true)],
     smallest_bytes: 1,
     is_parallel: false,
-    text: latency_text,
+    frame: latency,
     files: copy_classic::latency,
 };
 
@@ -90,7 +91,7 @@ pub(super) const BANDWIDTH: Verb = Verb {
     operations: &[(From, false), (To, false), (Both, false)],
     smallest_bytes: 1024,
     is_parallel: true,
-    text: bandwidth_text,
+    frame: bandwidth,
     files: copy_classic::bandwidth,
 };
 
@@ -108,7 +109,7 @@ impl Sweep {
         let plan = StepPlan::ByStage(self.sampled.repeat);
         let settings = bench.runner.settings(plan, verb.study, &cpus);
         let settings = Settings { in_one: verb.is_parallel, ..settings };
-        self.sampled.measure(bench, requests, &settings, verb.files, verb.text)
+        self.sampled.measure(bench, requests, &settings, verb.files, verb.frame)
     }
 
     fn path_of(&self, context: Context) -> CopyPath {

@@ -8,7 +8,8 @@ use daqmeter_copy::trace::{Trace, TraceRow};
 use daqmeter_harness::Tally;
 use daqmeter_record::units::{UnitError, show_bytes, significant};
 use daqmeter_record::{Counter, EngineInfo, Workload};
-use daqmeter_report::table::{numbers_from, paragraphs};
+use daqmeter_report::Frame;
+use daqmeter_report::table::numbers_from;
 use daqmeter_sys::SysError;
 use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::uapi::{TRACE_DEVICE, TraceDevice};
@@ -87,9 +88,8 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let info = device.info().map_err(Failure::tool)?;
     let (ledger, warnings) = trace.accounts(&info);
     let tables = tables(&trace, &symbols, top, elapsed);
-    let lines: String = warnings.iter().map(|warning| paragraphs(warning)).collect();
-    let ledger_lines = paragraphs(&ledger.to_string());
-    let text = format!("{}{tables}{ledger_lines}{lines}", requests_text(requests, time, delay));
+    let mut frame = Frame { tables, notes: warnings.clone(), ..Frame::default() };
+    frame.answer = vec![requests_text(requests, time, delay), ledger.to_string()];
     let mut counters = trace.all_counters(&info);
     counters.push(Counter::measured("traced", elapsed.as_nanos() as f64, "ns"));
     counters.push(Counter::count("requests", requests));
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     if let Some(folder) = &arguments.classic {
         write_files(folder, &trace.classic())?;
     }
-    recorder.finish(|_| text)
+    recorder.finish(|_| frame)
 }
 
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);

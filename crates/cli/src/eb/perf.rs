@@ -1,13 +1,9 @@
 //! `daqmeter eb perf`: cost of register reads, by method and by the number of timestamps per cycle.
 
-use std::collections::BTreeSet;
-
 use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
 use daqmeter_harness::{CpuList, Request as _, StepPlan, StopFlag, ordered};
-use daqmeter_record::RunRecord;
-use daqmeter_report::etherbone::{cycles_text, round_trips_text};
-use daqmeter_report::table;
+use daqmeter_report::etherbone::cycles_shown;
 
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, tell};
@@ -72,14 +68,5 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             break;
         }
     }
-    bench.recorder.finish(text)
-}
-
-/// Writes the table, and once the common facts of all points.
-fn text(records: &[RunRecord]) -> String {
-    let trips = round_trips_text(records);
-    let between = if trips.is_empty() { "" } else { "\n" };
-    let notes: BTreeSet<String> = records.iter().flat_map(table::faults_and_ledgers).collect();
-    let notes: String = notes.iter().map(|note| table::paragraphs(&format!(" {note}"))).collect();
-    cycles_text(records) + between + &trips + &notes
+    bench.recorder.finish(cycles_shown)
 }

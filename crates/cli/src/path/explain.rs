@@ -10,8 +10,8 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::path::{LimitFound, PathLimit, PathUsed};
 use daqmeter_record::resources::What;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
-use daqmeter_report::table::{numbers_from, wrapped};
-use daqmeter_report::{answers_text, paths};
+use daqmeter_report::paths;
+use daqmeter_report::table::numbers_from;
 
 use super::ChosenPath;
 use super::run::{PROBE, probe_quietly, run_of};
@@ -46,10 +46,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let found = found.map_err(Failure::tool).flatten();
     let code = bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
-        let explained = found.as_ref().ok().and_then(Option::as_ref);
-        let tables = explained.map(|found| tables(found, path.block_bytes as f64));
-        let tables = tables.unwrap_or_default();
-        format!("{}\n{tables}\n{}", answers_text(last), paths::threads_text(last))
+        let mut frame = paths::runs(last);
+        if let Ok(Some(found)) = &found {
+            let (tables, note) = tables(found, path.block_bytes as f64);
+            frame.tables = frame.tables + "\n" + &tables;
+            frame.notes.push(note);
+        }
+        frame
     })?;
     found?.ok_or("nothing was measured")?;
     Ok(code)
@@ -172,7 +175,7 @@ fn used(explained: &Explanation) -> Option<PathUsed> {
     Some(PathUsed { works: own.used, waits_for_cpu: own.occupied.mean - own.used.mean })
 }
 
-fn tables(explained: &Explanation, block_bytes: f64) -> String {
+fn tables(explained: &Explanation, block_bytes: f64) -> (String, String) {
     let percent = |share: f64| significant(share * 100.0, 3);
     let rate = |block_ns: f64| show_mb_per_s(block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9);
     let resource = |found: &Used| {
@@ -194,5 +197,5 @@ fn tables(explained: &Explanation, block_bytes: f64) -> String {
     let last = format!(
         "rate: {rate} MB/s; with eight times as many buffers {faster} times that; {runs} runs"
     );
-    format!("{resources}\n{slopes}\n{}\n", wrapped(&last, 2))
+    (format!("{resources}\n{slopes}"), last)
 }

@@ -10,7 +10,6 @@ use daqmeter_path::{Path, PathRequest, WITHOUT_ACCOUNT, engine};
 use daqmeter_record::units::{TRIGGER_RATES_HZ, show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::paths;
-use daqmeter_report::table::paragraphs;
 
 use super::ChosenPath;
 use crate::arguments::{budget, duration};
@@ -85,9 +84,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         bench.measure(&request, &settings, None)?;
     }
     let code = bench.recorder.finish(|records| {
-        let searched = found.as_ref().map(|found| paragraphs(&text(&path, found)));
-        let parts = [searched.unwrap_or_default(), paths::text(records)];
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+        let mut frame = paths::runs(records);
+        if let Some(found) = &found {
+            frame.answer.splice(0..0, answer(&path, found));
+        }
+        frame
     })?;
     let last = bench.recorder.records.last();
     let has_no_account = last.is_some_and(|record| record.counter(WITHOUT_ACCOUNT).is_some());
@@ -178,7 +179,7 @@ fn search(
     Ok(Searched { result, behind: behind.filter(|_| waits(path)) })
 }
 
-fn text(path: &Path, Searched { result: found, behind }: &Searched) -> String {
+fn answer(path: &Path, Searched { result: found, behind }: &Searched) -> Vec<String> {
     let due = if path.is_live() { "triggers/s" } else { "blocks/s per stream" };
     let bytes = path.due_bytes() * path.streams() as f64;
     let shown = |hz: f64| {
@@ -193,12 +194,14 @@ fn text(path: &Path, Searched { result: found, behind }: &Searched) -> String {
     let unstable = found.unstable_hz.map_or("no rate in the search".to_owned(), shown);
     let (name, probes, confidence) = (&path.name, found.probes.len(), &found.confidence);
     let what = if waits(path) { "largest rate" } else { "largest rate without loss" };
-    let buffers = behind.map_or(String::new(), |blocks| {
+    let buffers = behind.map(|blocks| {
         let [needs, has] = [blocks.ceil(), path.buffers as f64];
         let [needs, has] = [needs, has].map(|blocks| show_bytes(whole(blocks * bytes)));
-        format!("  a source that cannot wait needs {needs} of buffers at this rate; it has {has}\n")
+        format!("a source that cannot wait needs {needs} of buffers at this rate; it has {has}")
     });
-    format!(
-        "{name}: {what}: {highest}\n  not kept: {unstable}\n{buffers}  {probes} probes; {confidence}\n"
-    )
+    let found = format!("{name}: {what}: {highest}; not kept: {unstable}");
+    [Some(found), buffers, Some(format!("{probes} probes; {confidence}"))]
+        .into_iter()
+        .flatten()
+        .collect()
 }

@@ -15,6 +15,7 @@ use daqmeter_pmu::plan::Driver;
 use daqmeter_pmu::source::{KernelOpener, Opener};
 use daqmeter_pmu::{Count, CountedHost, Selection, perf_format};
 use daqmeter_record::{EngineInfo, Observations, RunRecord, Sections, Workload};
+use daqmeter_report::Frame;
 use daqmeter_report::pmu::tables::{self, RateUnit};
 use daqmeter_report::pmu::{heats, map};
 use daqmeter_sys::process::{ends_within, terminate};
@@ -316,11 +317,10 @@ impl Arguments {
     pub(super) fn finish(&self, recorder: &mut Recorder) -> Ended {
         // Ctrl-C is the usual end of a count.
         recorder.finish(|records| {
-            if self.separator.is_some() {
-                return String::new();
-            }
             let observed = records.iter().filter_map(|record| record.sections.observed.as_deref());
-            observed.map(|observed| format!("\n{}", self.summary(observed))).collect()
+            let shown = observed.filter(|_| self.separator.is_none());
+            let tables = shown.map(|observed| format!("\n{}", self.summary(observed))).collect();
+            Frame { tables, ..Frame::default() }
         })
     }
 }

@@ -7,6 +7,7 @@ use daqmeter_campaign::Runner;
 use daqmeter_pmu::verify::{CounterCheck, CounterVerdict, VerifyRequest, checked};
 use daqmeter_record::units::significant;
 use daqmeter_record::{Outcome, RunRecord};
+use daqmeter_report::Frame;
 use daqmeter_report::pmu::tables::grouped;
 use daqmeter_report::table::numbers_from;
 
@@ -33,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let checked = checked(&arguments.request, &host.resolver(), &context(), &stop.0);
     let (checks, record) = checked?;
     recorder.take(record)?;
-    recorder.finish(|_| text(&checks))
+    recorder.finish(|_| frame(&checks))
 }
 
 /// Returns the checks of a survey as a record: short loads, a small file in the present directory.
@@ -48,7 +49,7 @@ pub(crate) fn survey(time: Duration, Runner { context, stop, .. }: &Runner) -> O
     Some(record)
 }
 
-fn text(checks: &[CounterCheck]) -> String {
+fn frame(checks: &[CounterCheck]) -> Frame {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = checks.iter().map(|check| {
         let (verdict, note) = match &check.verdict {
@@ -63,5 +64,14 @@ fn text(checks: &[CounterCheck]) -> String {
         texts.map(str::to_owned).to_vec()
     });
     let headings = ["load", "counter", "how", "payload [B]", "counted [B]", "ratio", "verdict"];
-    numbers_from(3, &headings, rows)
+    let tables = numbers_from(3, &headings, rows);
+    let count =
+        |is: fn(&CounterVerdict) -> bool| checks.iter().filter(|check| is(&check.verdict)).count();
+    let [right, wrong, waived] = [
+        count(|verdict| matches!(verdict, CounterVerdict::Pass)),
+        count(|verdict| matches!(verdict, CounterVerdict::Fail)),
+        count(|verdict| matches!(verdict, CounterVerdict::Waived(_))),
+    ];
+    let answer = format!("counters: {right} right, {wrong} wrong, {waived} not tested here");
+    Frame { answer: vec![answer], tables, ..Frame::default() }
 }

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use daqmeter_harness::Resolved;
 use daqmeter_readout::card::ChannelId;
-use daqmeter_readout::check::{CheckOptions, Checked, Checker, check};
+use daqmeter_readout::check::{CheckOptions, Checked, Checker, ElinkRow, check};
 use daqmeter_readout::{Scenario, recording};
 use daqmeter_record::sanitise;
+use daqmeter_report::table::{numbers_from, paragraphs};
 
 use super::options::{channel, channels, elink};
 use crate::arguments::count;
@@ -43,6 +44,9 @@ pub(crate) struct Arguments {
     /// Maximum number of messages
     #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
     messages: u64,
+    /// Print the tables of fcheck and fdaqm
+    #[arg(long)]
+    all: bool,
     /// Print a JSON line per file or channel instead of tables
     #[arg(long)]
     json: bool,
@@ -121,7 +125,7 @@ impl Arguments {
             let verdict = self.verdict(checked, any, &absent);
             judgement = judgement.max(verdict.judgement());
             let json = serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
-            emit(&if self.json { format!("{json}\n") } else { tables(part, &verdict) })?;
+            emit(&if self.json { format!("{json}\n") } else { tables(part, &verdict, self.all) })?;
         }
         Ok(judgement)
     }
@@ -159,9 +163,13 @@ impl Arguments {
     }
 }
 
-fn tables(part: &Part, verdict: &Verdict) -> String {
+/// Writes the verdict, the messages, and a row for each E-link, those with faults first; or with
+/// `all` the tables of fcheck and fdaqm.
+fn tables(part: &Part, verdict: &Verdict, all: bool) -> String {
     let Part { name, dev_dma, checked } = part;
-    let mut out = format!("{}\n", sanitise::text(name));
+    let (blocks, chunks) = (checked.blocks, checked.sum(|row| row.chunks_with_timeouts));
+    let counts = format!("{blocks} blocks, {chunks} chunks of {} E-links", checked.rows.len());
+    let mut out = paragraphs(&format!("{}: {verdict:#}\n {counts}", sanitise::text(name)));
     for message in &checked.messages {
         let _ = writeln!(out, " {message}");
     }
@@ -170,7 +178,28 @@ fn tables(part: &Part, verdict: &Verdict) -> String {
         let all = left_out + checked.messages.len() as u64;
         let _ = writeln!(out, " ... {left_out} more messages; --messages {all} shows all");
     }
-    let (fcheck, fdaqm) = (checked.fcheck_table(), checked.fdaqm_table(dev_dma));
-    let _ = writeln!(out, "{fcheck}\n{fdaqm}{verdict}");
-    out
+    if all {
+        return out + &checked.fcheck_table() + "\n" + &checked.fdaqm_table(dev_dma);
+    }
+    let mut rows = checked.rows.clone();
+    let is_good = |row: &ElinkRow| {
+        (row.missing_blocks + row.events.missing + row.cut_events == 0)
+            && row.flags.iter().all(|flag| *flag == 0)
+    };
+    rows.sort_by_key(is_good);
+    let left_out = rows.len().saturating_sub(MAX_ROWS);
+    rows.truncate(MAX_ROWS);
+    let cells = rows.iter().map(|row| {
+        let counts = [row.blocks, row.chunks_with_timeouts, row.bytes];
+        let faults = [row.events.missing, row.missing_blocks, row.cut_events, row.flagged_events];
+        let counts = counts.into_iter().chain(faults).map(|count| count.to_string());
+        std::iter::once(format!("{:#05x}", row.elink)).chain(counts).collect()
+    });
+    out += &numbers_from(1, &HEADINGS, cells);
+    let more = if left_out > 0 { format!("{left_out} more E-links; ") } else { String::new() };
+    out + &format!(" {more}the tables of fcheck and fdaqm: --all\n")
 }
+
+const MAX_ROWS: usize = 15;
+const HEADINGS: [&str; 8] =
+    ["E-link", "blocks", "chunks", "bytes", "events missing", "blocks missing", "cut", "flagged"];

@@ -23,7 +23,7 @@ pub(super) fn show(
     let name = line["name"].as_str().unwrap_or_default();
     emit(&match is_json {
         true => format!("{line}\n"),
-        false => format!("{name}\n{}{} {verdict}\n", listed(line), ledger_text(ledgers)),
+        false => format!("{verdict}\n{name}\n{}{}", listed(line), ledger_text(ledgers)),
     })
     .map(|_| ())
 }

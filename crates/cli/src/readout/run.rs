@@ -7,9 +7,7 @@ use daqmeter_harness::{Fault, StepPlan};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_record::units::whole;
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_report::felix::{chains_text, details_text};
-use daqmeter_report::paths;
-use daqmeter_report::table::paragraphs;
+use daqmeter_report::felix::read_out;
 
 use super::options::completed;
 use crate::measure::{Bench, Common};
@@ -39,11 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         // Stdout is for records.
         tell(&verdict.to_string());
     }
-    let code = bench.recorder.finish(|records| {
-        let (chains, details) = (chains_text(records), details_text(records));
-        let threads = paths::threads_text(records);
-        format!("{chains}{details}{threads}{}", paragraphs(&format!(" {verdict}")))
-    })?;
+    let code = bench.recorder.finish(|records| read_out(records).after(verdict.to_string()))?;
     Ok(if code == ExitCode::SUCCESS { verdict.judgement().code() } else { code })
 }
 

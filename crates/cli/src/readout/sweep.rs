@@ -12,8 +12,8 @@ use daqmeter_readout::Chosen;
 use daqmeter_readout::chain::observed;
 use daqmeter_record::units::significant;
 use daqmeter_record::{Counter, Role, RunRecord};
+use daqmeter_report::Frame;
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
-use daqmeter_report::table::paragraphs;
 
 use super::options::completed;
 use crate::arguments::{budget, rate};
@@ -80,11 +80,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let searched = search(arguments, &mut bench, &base);
     let payload = base.chosen.payload_bytes.map(|bytes| format!(", {bytes} B"));
     let name = format!("{}{}", base.chosen.scenario.name(), payload.unwrap_or_default());
-    let text = searched.as_ref().map_or(String::new(), |found| result_text(&name, found));
+    let answer = searched.as_ref().map_or_else(|_| Vec::new(), |found| answer(&name, found).into());
     let code = bench.recorder.finish(|records| {
         let points = records.iter().filter(|record| record.role.is_point());
         let points: Vec<RunRecord> = points.cloned().collect();
-        format!("{}\n{}", paragraphs(&text), chains_text(&points))
+        Frame { answer, tables: chains_text(&points), ..Frame::default() }
     })?;
     let has_result = searched?.rate_hz.is_some() || code != ExitCode::SUCCESS;
     Ok(if has_result { code } else { ExitCode::from(CANNOT_TELL) })
@@ -147,7 +147,7 @@ fn rates(highest_hz: f64) -> Vec<f64> {
     SHARES.iter().map(|share| rounded(share * highest_hz)).chain([IDLE_HZ]).collect()
 }
 
-fn result_text(name: &str, found: &SearchResult) -> String {
+fn answer(name: &str, found: &SearchResult) -> [String; 2] {
     let khz = |hz: f64| format!("{} kHz", significant(hz / 1e3, 4));
     let unstable = found.unstable_hz.map(|hz| {
         let mut own = found.probes.iter().rev().filter(|probe| probe.rate_hz == hz);
@@ -163,7 +163,10 @@ fn result_text(name: &str, found: &SearchResult) -> String {
     let unstable = unstable.as_deref().unwrap_or("no fault up to the end of the search");
     let highest = found.rate_hz.map_or("none".to_owned(), khz);
     let (probes, confidence) = (found.probes.len(), &found.confidence);
-    format!("{name}: maximum rate {highest}; {unstable}\n  {probes} probes; {confidence}\n")
+    [
+        format!("{name}: maximum rate {highest}; {unstable}"),
+        format!("{probes} probes; {confidence}"),
+    ]
 }
 
 #[cfg(test)]

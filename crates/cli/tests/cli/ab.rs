@@ -7,7 +7,7 @@ use serde_json::Value;
 fn a_point_with_itself_is_the_same() {
     // A host's disturbance is not ten times as long on one side only.
     let text = done("ab null null --ignore 900% --time 2m");
-    assert!(text.starts_with(" verdict") && text.contains("\nsame within "), "{text}");
+    assert!(text.starts_with("same within ") && text.contains("\n verdict"), "{text}");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn files_come_back_with_their_conditions_and_a_folder_that_says_too_little_is_le
 #[test]
 fn bandwidth_names_contexts_the_quantum_and_an_emulated_engine() {
     let text = done(
-        "copy bandwidth --engine engine-thread --sizes 4KiB --repeat 5 --lanes 2 --operations from --quantum 20us",
+        "copy bandwidth --engine engine-thread --sizes 4KiB --repeat 5 --lanes 2 --operations from --quantum 20us --all",
     );
     for wanted in [
         "exclusive (engine-thread)",
@@ -107,7 +107,7 @@ fn records_fill_figures_and_missing_ones_name_their_command() {
     assert!(text.contains("daqmeter copy pollution --copies from:224"), "{text}");
     let title = "2.1 copy_from_user: mean latency, light load";
     assert!(folder.read("figures.html").contains(title));
-    let text = folder.done("reproduce copy --from r.jsonl");
+    let text = folder.done("reproduce copy --from r.jsonl --all");
     assert!(text.contains("cannot tell") && text.contains("2694.138933"), "{text}");
     let json = folder.done("reproduce copy --from r.jsonl --json -o figures.html");
     let study: serde_json::Value = serde_json::from_str(&json).expect("one study");

@@ -1,13 +1,17 @@
 //! Etherbone: cycles in the counts of the study of 2018, per timestamp and by three windows; its
 //! figures; the cost of reading a register.
 
+use std::collections::BTreeSet;
+
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile};
 
-use crate::aligned::{TextColumn, number, table, table_without};
+use crate::aligned::{TextColumn, asks_all, number, table, table_without};
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
+use crate::faults::faults_and_ledgers;
 use crate::figures::{Mark, Plot};
+use crate::frame::Frame;
 use crate::rate::{self, interval_or_none, of_several};
 use crate::samples::{first_stage, summary};
 
@@ -21,6 +25,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     questions: &[("What does reading registers over Etherbone cost?", Some("eb-time"), answer)],
     briefs: &[round_trip, pipeline],
+    headline,
     ..Family::EMPTY
 };
 
@@ -89,6 +94,28 @@ fn blocking_and_pipelined(records: &[RunRecord]) -> Option<(Cycles<'_>, Vec<Cycl
 
 fn fastest<'a, 'b>(points: &'b [Cycles<'a>]) -> Option<&'b Cycles<'a>> {
     points.iter().min_by(|a, b| a.item_us().total_cmp(&b.item_us()))
+}
+
+/// Answers with the time of the smallest blocking cycle and of the fastest item.
+fn headline(records: &[RunRecord]) -> Option<String> {
+    let points = cycles(records);
+    let smallest = points.iter().min_by_key(|point| (point.method != "blocking", point.count))?;
+    let said = |point: &Cycles<'_>| {
+        let (us, share) = (significant(point.item_us(), 3), rate::held(point.record, point.stage));
+        let of = share.map_or(String::new(), |share| {
+            format!(" ({} of the limit)", rate::shown_share(Some(share)))
+        });
+        format!("{us} us {}, {} a cycle{of}", point.method, point.count)
+    };
+    let first = said(smallest);
+    let item = if smallest.payload == "memory" { "a word" } else { "a timestamp" };
+    let best = fastest(&points).map(said).filter(|best| *best != first);
+    let best = best.map_or(String::new(), |best| format!("; at best {best}"));
+    let address = smallest.address;
+    Some(match smallest.payload {
+        "tlu" => format!("{address}: a TLU cycle takes {first}"),
+        _ => format!("{address}: {item} takes {first}{best}"),
+    })
 }
 
 fn answer(records: &[RunRecord]) -> Option<String> {
@@ -251,10 +278,29 @@ fn columns<'a>() -> [TextColumn<Cycles<'a>>; 15] {
 const SPARE: [&str; 7] =
     ["gap [ns]", "underest.", "realistic", "limit us", "Mbit/s", "us/cycle", "cycles"];
 
-pub fn cycles_text(records: &[RunRecord]) -> String {
-    let points = cycles(records);
-    if points.is_empty() { String::new() } else { table_without(3, &columns(), &SPARE, &points) }
+/// Shows the cycles, of which a narrow choice has powers of two of items; with `--all` each, and
+/// the round trips.
+pub fn cycles_shown(records: &[RunRecord]) -> Frame {
+    let notes: BTreeSet<String> = records.iter().flat_map(faults_and_ledgers).collect();
+    let mut points = cycles(records);
+    let all = points.len();
+    if all > MAX_POINTS && !asks_all() {
+        points.retain(|point| point.count.is_power_of_two());
+    }
+    let left = plural((all - points.len()) as u64, "more row");
+    let left = if all > points.len() {
+        format!(" {left}, and round trips: --all\n")
+    } else {
+        String::new()
+    };
+    let trips = if asks_all() { round_trips(records) } else { String::new() };
+    let between = if trips.is_empty() { "" } else { "\n" };
+    let table = table_without(3, &columns(), &SPARE, &points);
+    Frame::new(records, table + &left + between + &trips, notes.into_iter().collect())
 }
+
+/// Points from which on only some are shown.
+const MAX_POINTS: usize = 15;
 
 /// Cycles whose times are known one by one, with the times in us: overlapping cycles have no known
 /// round trip.
@@ -274,7 +320,7 @@ fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
     ]
 }
 
-pub fn round_trips_text(records: &[RunRecord]) -> String {
+fn round_trips(records: &[RunRecord]) -> String {
     let single = |point: &Cycles<'_>| {
         let is_single = point.method == "blocking" && point.stage.ops_per_sample == 1;
         is_single && rate::is_done(point.record)
@@ -323,7 +369,7 @@ mod tests {
         let windows = ["eca-window-realistic", "eca-window-underestimated"];
         assert_eq!(windows.map(|name| point.window(name)), [Some(5.5), Some(4.5)]);
         assert_eq!((point.limit_us(), point.rate.per_s), (Some(4.0), 1.6e6));
-        assert!(cycles_text(&records).contains("0.80"));
+        assert!(cycles_shown(&records).tables.contains("0.80"));
     }
 
     #[test]
@@ -334,10 +380,10 @@ mod tests {
         let point = &cycles(&records)[0];
         // All of one statistic: all cycles over all time.
         assert_eq!((point.cycle_us(), point.item_us()), (100.0, 100.0));
-        assert!(cycles_text(&records).contains("  0.08"));
+        assert!(cycles_shown(&records).tables.contains("  0.08"));
         slow.outcome = daqmeter_record::Outcome::Failed("an answer is missing".into());
         assert!(timestamps(std::slice::from_ref(&slow)).is_empty());
-        assert!(cycles_text(&[slow]).contains("FAILED"));
+        assert!(cycles_shown(&[slow]).tables.contains("FAILED"));
     }
 
     #[test]
@@ -347,7 +393,7 @@ mod tests {
         ledger.lose("timeout", 1);
         lossy.ledgers.push(ledger);
         let records = [example("pipelined", 8), lossy];
-        insta::assert_snapshot!(cycles_text(&records) + "\n" + &round_trips_text(&records));
+        insta::assert_snapshot!(cycles_shown(&records).text(None) + "\n" + &round_trips(&records));
     }
 
     #[test]

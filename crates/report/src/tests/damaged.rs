@@ -62,9 +62,8 @@ fn numbers(value: &Value, path: String, found: &mut Vec<String>) {
 }
 
 fn shown(records: &[daqmeter_record::RunRecord]) {
-    table::text(records);
+    table::stages(records).text(crate::disturbed(records));
     table::markdown(records);
-    table::stamp(records);
     answers_text(records);
     page(records);
     for frame in [

@@ -9,10 +9,10 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_stats::Rate;
 
-pub use pollution::pollution_text;
+pub use pollution::pollution;
 pub(crate) use pollution::{PollutionRow, pollution_rows};
 pub(crate) use rows::{CopyRow, copy_rows};
-pub use tables::{bandwidth_text, latency_text};
+pub use tables::{bandwidth, latency};
 
 use crate::aligned::time;
 use crate::family::{Brief, Family, Work, of_engine, prefixed};
@@ -36,6 +36,7 @@ pub(super) const FAMILY: Family = Family {
     ],
     questions: &[("What does a copy out of the kernel cost?", Some("copy-latency"), answer)],
     briefs: &[kernel_copy],
+    headline: |records| pollution::headline(records).or_else(|| tables::headline(records)),
     ..Family::EMPTY
 };
 

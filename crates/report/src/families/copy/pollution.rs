@@ -2,13 +2,15 @@
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::copies::REFERENCES;
-use daqmeter_record::units::show_ns;
+use daqmeter_record::units::{show_ns, significant};
 use daqmeter_stats::{Summary, sorted, supported_quantile};
 
 use super::rows::samples;
-use super::tables::footnotes;
-use crate::aligned::{TextColumn, number, paragraphs, table, time};
+use super::tables::notes;
+use crate::aligned::{TextColumn, asks_all, fewer, number, numbers_from, table, time};
 use crate::family::of_engine;
+use crate::frame::Frame;
+use crate::groups::in_groups;
 use crate::rate;
 
 pub(super) const ENGINE: &str = "pollution";
@@ -86,16 +88,77 @@ pub(super) fn pollution_row(record: &RunRecord) -> Option<PollutionRow<'_>> {
 
 type BesideAlone<'a> = (&'a PollutionRow<'a>, Option<&'a PollutionRow<'a>>);
 
-pub fn pollution_text(records: &[RunRecord]) -> String {
+impl PollutionRow<'_> {
+    /// Returns the median time as a multiple of that beside an idle neighbour.
+    fn slowdown(&self, rows: &[Self]) -> Option<f64> {
+        Some(self.times.median / self.alone(rows)?.times.median)
+    }
+
+    fn who(&self) -> String {
+        let simulated = if self.simulated() { " (simulated)" } else { "" };
+        format!("{}{simulated}", self.neighbour)
+    }
+}
+
+/// Answers with the largest slowdown of each program by a copying neighbour.
+pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
     let rows = pollution_rows(records);
-    let beside: Vec<BesideAlone<'_>> = rows.iter().map(|row| (row, row.alone(&rows))).collect();
+    let beside = |name: &str| {
+        let own = rows.iter().filter(|row| row.neighbour == name);
+        let times = own.filter_map(|row| Some((row.slowdown(&rows)?, row)));
+        let (times, row) = times.max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let (test, copies, times) = (row.test, row.copies(), significant(times, 3));
+        Some(format!(
+            "{test} takes at most {times} times as long beside {name} copies ({copies} B)"
+        ))
+    };
+    let said: Vec<String> = ["cpu", "dma"].iter().filter_map(|name| beside(name)).collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// Shows a row for each program and copy, with the slowdown by each neighbour; with `--all` also
+/// each point.
+pub fn pollution(records: &[RunRecord]) -> Frame {
+    let rows = pollution_rows(records);
+    let mut tables = overview(&rows);
+    if asks_all() || rows.iter().any(|row| row.references.is_some()) {
+        tables = tables + "\n" + &points(&rows);
+    }
+    let mut notes = notes(records, &[], None);
+    if rows.iter().all(|row| row.references.is_none()) {
+        notes.push("no cache counters on this host (no PMU), only times: compare the copies with the neighbours spin and null-call".to_owned());
+    }
+    Frame::new(records, tables, notes)
+}
+
+fn overview(rows: &[PollutionRow<'_>]) -> String {
+    const ALONE: &str = "ideal";
+    let mut neighbours: Vec<String> = rows.iter().map(PollutionRow::who).collect();
+    neighbours.sort_unstable();
+    neighbours.dedup();
+    neighbours.retain(|name| !name.starts_with(ALONE));
+    let headings = ["copies", "test", "alone"].into_iter();
+    let headings: Vec<&str> = headings.chain(neighbours.iter().map(String::as_str)).collect();
+    let groups = in_groups(rows.iter().map(|row| ((row.copies(), row.test), row)));
+    let line = |((copies, test), own): ((String, &str), Vec<&PollutionRow<'_>>)| {
+        let alone = own.iter().find(|row| row.neighbour == ALONE);
+        let beside = neighbours.iter().map(|name| {
+            let row = own.iter().find(|row| row.who() == *name);
+            number(row.and_then(|row| row.slowdown(rows)), 3)
+        });
+        let first = [copies, test.to_owned(), time(alone.map(|row| row.times.median))];
+        first.into_iter().chain(beside).collect()
+    };
+    let (lines, left_out) = fewer(groups.into_iter().map(line).collect());
+    numbers_from(2, &headings, lines) + &left_out
+}
+
+fn points(rows: &[PollutionRow<'_>]) -> String {
+    let beside: Vec<BesideAlone<'_>> = rows.iter().map(|row| (row, row.alone(rows))).collect();
     let columns: [TextColumn<BesideAlone<'_>>; 12] = [
         ("copies", |(row, _)| row.copies()),
         ("test", |(row, _)| row.test.to_owned()),
-        ("neighbour", |(row, _)| {
-            let simulated = if row.simulated() { " (simulated)" } else { "" };
-            format!("{}{simulated}", row.neighbour)
-        }),
+        ("neighbour", |(row, _)| row.who()),
         ("mean", |(row, _)| show_ns(row.times.mean)),
         ("p10", |(row, _)| time(row.p10_ns())),
         ("median", |(row, _)| show_ns(row.times.median)),
@@ -110,11 +173,5 @@ pub fn pollution_text(records: &[RunRecord]) -> String {
         ("miss %", |(row, _)| number(row.miss_percent, 4)),
         ("copied MB/s", |(row, _)| number(row.copied_bytes_per_s().map(|rate| rate / 1e6), 3)),
     ];
-    let mut out = table(3, &columns, &beside);
-    if rows.iter().all(|row| row.references.is_none()) {
-        out.push_str(&paragraphs(
-            "No cache counters on this host (no PMU), only times. To judge them, compare the copies with the neighbours spin and null-call.",
-        ));
-    }
-    out + &footnotes(records, &[])
+    table(3, &columns, &beside)
 }

@@ -8,8 +8,10 @@ use daqmeter_stats::median;
 
 use super::MIB;
 use super::rows::{CopyRow, copy_rows, function};
-use crate::aligned::{TextColumn, paragraphs, table_without, time};
+use crate::aligned::{TextColumn, table_without, time};
+use crate::family::prefixed;
 use crate::faults::faults_and_ledgers;
+use crate::frame::Frame;
 use crate::rate::{self, shown_share};
 
 fn operation(row: &CopyRow<'_>) -> String {
@@ -22,12 +24,36 @@ fn operation(row: &CopyRow<'_>) -> String {
     format!("{name}{cold}{load}")
 }
 
+/// Answers with the fastest way for the smallest and the largest block of the first operation: its
+/// time, or with several lanes the rate of all.
+pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
+    let mut rows = copy_rows(records);
+    let first = rows.first().map(operation)?;
+    rows.retain(|row| operation(row) == first);
+    let of_size = |bytes: u64| {
+        let of_size = rows.iter().filter(|row| row.block_bytes == bytes);
+        let fastest = of_size.min_by(|a, b| a.times.median.total_cmp(&b.times.median))?;
+        let (size, who) = (show_bytes(bytes), fastest.who());
+        Some(match fastest.lanes_bytes_per_s.len() {
+            1 => format!("{size} takes {} by {who}", show_ns(fastest.times.median)),
+            lanes => {
+                let rate = prefixed(fastest.union_bytes_per_s(), "B/s");
+                format!("{size} on {lanes} CPUs runs at {rate} by {who}")
+            }
+        })
+    };
+    let sizes = rows.iter().map(|row| row.block_bytes);
+    let sizes = BTreeSet::from_iter([sizes.clone().min()?, sizes.max()?]);
+    let sizes: Vec<String> = sizes.into_iter().filter_map(of_size).collect();
+    Some(format!("{first}: {}", sizes.join(", ")))
+}
+
 fn of_limit(row: &CopyRow<'_>) -> String {
     rate::undone_word(row.record).map_or_else(|| shown_share(row.share), str::to_uppercase)
 }
 
-/// Writes the time of one copy: one line for each point.
-pub fn latency_text(records: &[RunRecord]) -> String {
+/// Shows the time of one copy: one line for each point.
+pub fn latency(records: &[RunRecord]) -> Frame {
     let columns: [TextColumn<CopyRow<'_>>; 9] = [
         ("operation", operation),
         ("context", CopyRow::who),
@@ -40,23 +66,19 @@ pub fn latency_text(records: &[RunRecord]) -> String {
         ("of limit", of_limit),
     ];
     let rows = copy_rows(records);
-    let means = match rows.iter().any(|row| row.ops_per_sample > 1) {
-        true => "each sample is a mean of several copies, so there is no p99 of one copy\n",
-        false => "",
-    };
-    let policies = paragraphs(&policies(records));
-    table_without(2, &columns, &["copies", "p99", "n"], &rows)
-        + means
-        + &policies
-        + &footnotes(records, &rows)
+    let means = rows.iter().any(|row| row.ops_per_sample > 1).then(|| {
+        "each sample is a mean of several copies, so there is no p99 of one copy".to_owned()
+    });
+    let table = table_without(2, &columns, &["copies", "p99", "n"], &rows);
+    Frame::new(records, table, notes(records, &rows, means))
 }
 
 fn mib(bytes_per_s: f64) -> String {
     significant(bytes_per_s / MIB, 4)
 }
 
-/// Writes bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
-pub fn bandwidth_text(records: &[RunRecord]) -> String {
+/// Shows bandwidth: one line for each point; MB are of 2^20 bytes, as in the document.
+pub fn bandwidth(records: &[RunRecord]) -> Frame {
     let columns: [TextColumn<CopyRow<'_>>; 9] = [
         ("operation", operation),
         ("context", CopyRow::who),
@@ -71,31 +93,32 @@ pub fn bandwidth_text(records: &[RunRecord]) -> String {
         ("of limit", of_limit),
     ];
     let rows = copy_rows(records);
-    let about = "sum: the sum of the channel rates, as in the study; together: all bytes over the time from first to last copy\n";
+    let about = "sum: the sum of the channel rates, as in the study; together: all bytes over the time from first to last copy";
     let spare = ["slowest MiB/s", "fastest MiB/s", "channels", "sum MiB/s"];
-    table_without(2, &columns, &spare, &rows)
-        + &paragraphs(&(about.to_owned() + &policies(records)))
-        + &footnotes(records, &rows)
+    let table = table_without(2, &columns, &spare, &rows);
+    Frame::new(records, table, notes(records, &rows, Some(about.to_owned())))
 }
 
 /// Writes the windows of the priority policy: those that were counted in the run, and those that
 /// were asked.
-fn policies(records: &[RunRecord]) -> String {
+fn policies(records: &[RunRecord]) -> BTreeSet<String> {
     let lines = records.iter().filter_map(|record| {
         let time = |name| Some(show_ns(record.workload.int(name).ok()? as f64));
         let asked = format!("{} of each {}", time("quantum_ns")?, time("window_ns")?);
         let counted = record.gate_ns();
         let counted = counted.map(|(high, all)| format!("{} of {}", show_ns(high), show_ns(all)));
         let counted = counted.unwrap_or("an unknown time, no window was counted".to_owned());
-        Some(format!(
-            "priority: high channels had the engine alone for {counted} (asked {asked})\n"
-        ))
+        Some(format!("priority: high channels had the engine alone for {counted} (asked {asked})"))
     });
-    BTreeSet::<String>::from_iter(lines).into_iter().collect()
+    lines.collect()
 }
 
-/// Writes notes on the credibility of copies, each once.
-pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
+/// Returns notes on the credibility of copies, each once, the most important first.
+pub(super) fn notes(
+    records: &[RunRecord],
+    rows: &[CopyRow<'_>],
+    about: Option<String>,
+) -> Vec<String> {
     let nulls: Vec<f64> = rows.iter().filter_map(|row| row.null_ns).collect();
     let null = median(&nulls).map(|null| {
         let null = show_ns(null);
@@ -115,13 +138,11 @@ pub(super) fn footnotes(records: &[RunRecord], rows: &[CopyRow<'_>]) -> String {
         let warnings = warnings.filter(|warning| !warning.contains("third of the run"));
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
+    let above = rate::above_limits(records, |_, stage| stage.name.clone());
+    let all = of_records.chain(thread).chain(policies(records)).chain(above);
+    let all = all.chain([null, about, compared, limit].into_iter().flatten());
     let mut seen = BTreeSet::new();
-    let all =
-        [null, thread, compared, limit, rate::above_limits(records, |_, stage| stage.name.clone())]
-            .into_iter()
-            .flatten()
-            .chain(of_records);
-    all.filter(|line| seen.insert(line.clone())).map(|line| paragraphs(&line)).collect()
+    all.filter(|line| seen.insert(line.clone())).collect()
 }
 
 #[cfg(test)]
@@ -139,9 +160,8 @@ mod tests {
         let row = &copy_rows(std::slice::from_ref(&record))[0];
         assert!((row.share.unwrap().fraction - 0.1).abs() < 1e-9, "{row:?}");
         assert!(row.p99_ns().is_some_and(|p99| p99 > 9_000.0));
-        for table in [latency_text, bandwidth_text].map(|text| text(std::slice::from_ref(&record)))
-        {
-            assert!(table.contains("0.10"), "{table}");
+        for shown in [latency, bandwidth].map(|shown| shown(std::slice::from_ref(&record))) {
+            assert!(shown.tables.contains("0.10"), "{shown:?}");
         }
         // Means of ten copies have no percentiles of one.
         record.lanes[0].stages[0].ops_per_sample = 10;
@@ -153,7 +173,8 @@ mod tests {
         let mut failed = example("cpu", "to", 4096, &[100, 100]);
         failed.outcome = daqmeter_record::Outcome::Failed("byte 3 differs".into());
         assert!(classic::latency(std::slice::from_ref(&failed)).is_empty());
-        for table in [latency_text(std::slice::from_ref(&failed)), bandwidth_text(&[failed])] {
+        for shown in [latency(std::slice::from_ref(&failed)), bandwidth(&[failed])] {
+            let table = shown.text(None);
             assert!(table.contains("FAILED") && table.contains("byte 3 differs"), "{table}");
         }
     }
@@ -168,8 +189,8 @@ mod tests {
         record.counters =
             counters.map(|(name, value)| daqmeter_record::Counter::count(name, value)).to_vec();
         let wanted = "alone for 87 us of 194 us (asked 30 us of each 90 us)";
-        for text in [latency_text, bandwidth_text] {
-            let text = text(std::slice::from_ref(&record));
+        for shown in [latency, bandwidth] {
+            let text = shown(std::slice::from_ref(&record)).text(None);
             assert!(text.contains(wanted), "{text}");
         }
     }
@@ -181,7 +202,7 @@ mod tests {
             example("cpu", "to", 4096, &[200, 210, 230]),
             example("shared", "to", 4096, &[900, 950, 2000]),
         ];
-        insta::assert_snapshot!("copy_latency", latency_text(&records));
-        insta::assert_snapshot!("copy_bandwidth", bandwidth_text(&records));
+        insta::assert_snapshot!("copy_latency", latency(&records).text(None));
+        insta::assert_snapshot!("copy_bandwidth", bandwidth(&records).text(None));
     }
 }

@@ -5,13 +5,14 @@ pub mod classic;
 
 use std::collections::BTreeSet;
 
+use daqmeter_record::ledger::TRIGGERS;
 use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
 use super::functions;
 use super::sweeps::by_parameter;
-use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
+use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine, prefixed};
 use crate::figures::{Mark, Plot};
 use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
@@ -33,6 +34,7 @@ pub(super) const FAMILY: Family = Family {
     label: functions::label,
     in_label: functions::IN_LABEL,
     footnote: counted,
+    headline,
 };
 
 pub(crate) const ENGINE: &str = "digitizer";
@@ -81,25 +83,57 @@ fn readout(records: &[RunRecord]) -> Vec<Mark<'_>> {
     marks.collect()
 }
 
-fn readout_answer(records: &[RunRecord]) -> Option<String> {
-    let record = most_boards(records)?;
-    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
-    let total = rate::spoken(rate::together(&stages)?);
+fn boards(record: &RunRecord) -> String {
     let emulated = record.lanes.iter().filter(|lane| lane.is_emulated(record)).count();
-    let boards = match (stages.len(), emulated) {
+    match (record.lanes.len(), emulated) {
         (count, 0) => plural(count as u64, "board"),
         (count, all) if all >= count => plural(count as u64, "emulated board"),
         (count, some) => format!("{count} boards ({some} emulated)"),
-    };
-    if stages.len() == 1 {
+    }
+}
+
+fn readout_answer(records: &[RunRecord]) -> Option<String> {
+    let record = most_boards(records)?;
+    let (total, alone) = together(record)?;
+    let (boards, total) = (boards(record), rate::spoken(total));
+    if record.lanes.len() == 1 {
         return Some(format!("{boards} reads {total}."));
     }
-    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
-    let alone = alone.map(|limit| limit.rate_bytes_per_s / 1e6).sum();
-    let alone = significant(alone, 4);
+    let alone = significant(alone / 1e6, 4);
     Some(format!(
         "Together, {boards} read {total}. The rates of each board alone add up to {alone} MB/s."
     ))
+}
+
+/// Returns the rate of all boards of a run, and the sum of their limits in bytes per second.
+fn together(record: &RunRecord) -> Option<(Rate, f64)> {
+    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
+    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
+    Some((rate::together(&stages)?, alone.map(|limit| limit.rate_bytes_per_s).sum()))
+}
+
+/// Answers with the triggers that were taken, or else with the rate of all boards.
+fn headline(records: &[RunRecord]) -> Option<String> {
+    let record = of_engine(records, ENGINE).last()?;
+    let boards = boards(record);
+    if is_triggered(record) {
+        let own = record.ledgers.iter().filter(|own| TRIGGERS.contains(&own.unit.as_str()));
+        let counts =
+            own.fold([0, 0], |[taken, issued], own| [taken + own.delivered, issued + own.issued]);
+        let rate_hz = record.workload.float("trigger_rate_hz").ok().filter(|hz| *hz > 0.0);
+        let at = rate_hz.map_or(String::new(), |hz| format!(" at {} Hz", significant(hz, 4)));
+        return Some(match counts {
+            [_, 0] => format!("{boards}{at}: the number of triggers is not known"),
+            [taken, issued] => format!("{boards}: {taken} of {issued} triggers taken{at}"),
+        });
+    }
+    let (total, alone) = together(record)?;
+    let of = match alone > 0.0 {
+        true => format!(", {} of the rates of each alone", significant(total.per_s / alone, 2)),
+        false => String::new(),
+    };
+    let all = if record.lanes.len() == 1 { "" } else { " together" };
+    Some(format!("{boards}{all}: {}{of}", prefixed(total.per_s, "B/s")))
 }
 
 /// Returns the bytes of the blocks of a fused record; 0 without fusion.

@@ -5,9 +5,11 @@ use std::fmt::Write;
 use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
-use super::host::host_text;
-use crate::aligned::{TextColumn, number, paragraphs, table_without, time};
+use super::host;
+use crate::aligned::{TextColumn, asks_all, number, paragraphs, table_without, time};
+use crate::families::path;
 use crate::faults::faults_and_ledgers;
+use crate::frame::Frame;
 use crate::rate;
 use crate::samples::first_stage;
 
@@ -154,41 +156,52 @@ pub fn chains_text(records: &[RunRecord]) -> String {
     if runs.is_empty() { String::new() } else { table_without(1, &columns, &SPARE, &runs) }
 }
 
-pub fn details_text(records: &[RunRecord]) -> String {
-    let mut out = String::new();
-    for record in chains(records) {
-        let value = |name: &str| record.counter(name).unwrap_or(0.0);
-        let at = |name: &str| time(record.counter(name));
-        let dead = format!(
-            " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",
-            percent(value("dead-time BUSY-by-DMA")),
-            percent(value("dead-time BUSY-by-FIFO")),
-            value("BUSY intervals"),
-            show_ns(value("longest BUSY")),
-            value("stopped-triggers"),
-        );
-        let latency = format!(
-            " latency, from the oldest trigger of a page to its receipt: p50 {}, p99 {}, max {}\n",
-            at("latency p50"),
-            at("latency p99"),
-            at("latency max"),
-        );
-        let polls = format!(
-            " ring polled {} times, with data {} times; waits for a slow subscriber: {}\n",
-            value("polls"),
-            value("busy-polls"),
-            value("stalls"),
-        );
-        let faults: String =
-            faults_and_ledgers(record).iter().map(|line| format!(" {line}\n")).collect();
-        out.push_str(&paragraphs(&[dead, latency, polls, faults].concat()));
-        // Losses of single E-links: the ledger has only their sum.
-        for Counter { name, value, .. } in &record.counters {
-            if name.starts_with("E-link") {
-                let _ = writeln!(out, "  {name} {value}");
-            }
+/// Shows chains, with their dead time, latency and threads; with `--all` also the processes of the
+/// host.
+pub fn read_out(records: &[RunRecord]) -> Frame {
+    let own = || chains(records);
+    let mut tables = chains_text(records);
+    own().for_each(|record| tables.push_str(&paragraphs(&details(record))));
+    tables.push_str(&path::threads_text(records));
+    if asks_all() {
+        own().for_each(|record| tables.push_str(&host::processes(record)));
+    }
+    let faults = own().flat_map(faults_and_ledgers);
+    let notes = faults.chain(own().map(host::load)).chain(own().flat_map(host::occupancy));
+    Frame::new(records, tables, notes.collect())
+}
+
+/// Writes dead time, latency and polls, and the losses of single E-links, of which the ledger has
+/// only the sum.
+fn details(record: &RunRecord) -> String {
+    let value = |name: &str| record.counter(name).unwrap_or(0.0);
+    let at = |name: &str| time(record.counter(name));
+    let mut out = format!(
+        " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",
+        percent(value("dead-time BUSY-by-DMA")),
+        percent(value("dead-time BUSY-by-FIFO")),
+        value("BUSY intervals"),
+        show_ns(value("longest BUSY")),
+        value("stopped-triggers"),
+    );
+    let _ = writeln!(
+        out,
+        " latency, from the oldest trigger of a page to its receipt: p50 {}, p99 {}, max {}",
+        at("latency p50"),
+        at("latency p99"),
+        at("latency max"),
+    );
+    let _ = writeln!(
+        out,
+        " ring polled {} times, with data {} times; waits for a slow subscriber: {}",
+        value("polls"),
+        value("busy-polls"),
+        value("stalls"),
+    );
+    for Counter { name, value, .. } in &record.counters {
+        if name.starts_with("E-link") {
+            let _ = writeln!(out, "  {name} {value}");
         }
-        out.push_str(&host_text(record));
     }
     out
 }
@@ -254,6 +267,6 @@ pub(crate) mod tests {
 
     #[test]
     fn what_does_not_fit_a_row() {
-        insta::assert_snapshot!(details_text(&[example(100.0, 2e6, 0.25)]));
+        insta::assert_snapshot!(read_out(&[example(100.0, 2e6, 0.25)]).text(None));
     }
 }

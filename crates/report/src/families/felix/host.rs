@@ -7,18 +7,14 @@ use daqmeter_record::border::sum;
 use daqmeter_record::units::significant;
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
-use crate::aligned::{TextColumn, paragraphs, table_without};
+use crate::aligned::{TextColumn, table_without};
 
 const SHOWN: usize = 24;
 
 /// Columns that a narrow table leaves out, the least important first.
 const SPARE: [&str; 9] = ["SHR", "VIRT", "NI", "PRI", "USER", "MEM%", "S", "TIME+", "RES"];
 
-pub(super) fn host_text(record: &RunRecord) -> String {
-    paragraphs(&(load(record) + &occupancy(record))) + &processes(record)
-}
-
-fn load(record: &RunRecord) -> String {
+pub(super) fn load(record: &RunRecord) -> String {
     let host = &record.host_cpu;
     let cpus = |ns: u64| ns as f64 / record.wall_ns.max(1) as f64;
     let active = record.host.mitigations.iter().filter_map(|state| {
@@ -27,7 +23,7 @@ fn load(record: &RunRecord) -> String {
     });
     let active: Vec<&str> = active.collect();
     format!(
-        " host: {} of {} CPUs busy, {} of them by this program; steal {} %; {}\n",
+        "host: {} of {} CPUs busy, {} of them by this program; steal {} %; {}",
         significant(cpus(sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns])), 3),
         record.host.logical_cpus,
         significant(cpus(record.process_cpu.total_ns()), 3),
@@ -39,7 +35,7 @@ fn load(record: &RunRecord) -> String {
     )
 }
 
-fn occupancy(record: &RunRecord) -> String {
+pub(super) fn occupancy(record: &RunRecord) -> Vec<String> {
     let filled = record.series.iter().filter_map(|series| {
         let place = series.name.strip_prefix("ring filling, device ")?;
         let (device, channel) = place.split_once(", channel ")?;
@@ -48,17 +44,17 @@ fn occupancy(record: &RunRecord) -> String {
     });
     let mut lines: BTreeMap<u32, String> = BTreeMap::new();
     for ((device, _), bytes) in filled.collect::<BTreeMap<_, _>>() {
-        let head = || format!(" bytes in the ring of device {device}, by channel:");
+        let head = || format!("bytes in the ring of device {device}, by channel:");
         let line = lines.entry(device).or_insert_with(head);
         let comma = if line.ends_with(':') { "" } else { " " };
         let _ = write!(line, "{comma} {bytes:.0}");
     }
-    lines.into_values().map(|line| line + "\n").collect()
+    lines.into_values().collect()
 }
 
 /// Writes the processes as `top` does: threads of this program (`chain`), its other processes
 /// (`peer`), the kernel's, others. Empty without a look at them.
-fn processes(record: &RunRecord) -> String {
+pub(super) fn processes(record: &RunRecord) -> String {
     fn short(bytes: u64) -> String {
         let kib = bytes >> 10;
         if kib < 100_000 { format!("{kib}K") } else { format!("{}M", bytes >> 20) }
@@ -145,6 +141,11 @@ mod tests {
             values: vec![Some(bytes)],
         };
         record.series = vec![ring(0, 1_513_472.0), ring(1, 1_003_520.0)];
-        insta::assert_snapshot!(host_text(&record));
+        insta::assert_snapshot!(format!(
+            "{}\n{}\n{}",
+            load(&record),
+            occupancy(&record).join("\n"),
+            processes(&record)
+        ));
     }
 }

@@ -7,7 +7,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
 use chains::{ChainRun, swept};
-pub use chains::{chains_text, details_text};
+pub use chains::{chains_text, read_out};
 
 use crate::family::{Family, Work};
 use crate::figures::{Mark, Plot};
@@ -28,6 +28,7 @@ pub(super) const FAMILY: Family = Family {
         Plot { id: "felix-poll", marks: idle },
     ],
     questions: &[("What trigger rate can this host read out?", Some("felix-cpu"), answer)],
+    headline,
     ..Family::EMPTY
 };
 
@@ -66,6 +67,16 @@ fn idle(records: &[RunRecord]) -> Vec<Mark<'_>> {
         Some(Mark::at(run.record, run.chain.as_str(), run.poll_us?, run.reader_cpu() * 100.0))
     });
     marks.collect()
+}
+
+/// Answers with the rate of the last chain and its dead time.
+fn headline(records: &[RunRecord]) -> Option<String> {
+    let last = records.last()?;
+    let run = swept(std::slice::from_ref(last)).pop()?;
+    let (chain, kilohertz) = (&run.chain, significant(run.rate_hz / 1e3, 4));
+    let [network, dead] = [run.value("network") * 8e-9, run.value("dead-time") * 100.0]
+        .map(|value| significant(value, 3));
+    Some(format!("{chain} at {kilohertz} kHz: {network} Gb/s, dead for {dead} % of the time"))
 }
 
 /// Answers the rate, from chains without losses.

@@ -47,6 +47,26 @@ pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -
     all.into_iter().filter_map(|(about, text)| Some(Said { about, text: text? })).collect()
 }
 
+/// Answers with the limit if it was searched for, else with the rate.
+pub(super) fn headline(name: &str, run: &PathRun, record: &RunRecord) -> String {
+    let name = sanitise::text(name);
+    match &run.limit {
+        Some(found) => {
+            let limit = limit(run, &resources(record), &name);
+            let rate = show_mb_per_s(found.carries_bytes_per_s);
+            format!("{name} carries {rate} MB/s; its limit: {}", limit.unwrap_or_default())
+        }
+        None => format!("{name} carries {}", carries(run, record, 1)),
+    }
+}
+
+/// Leaves out the fact that the first sentence has told.
+pub(super) fn behind(mut said: Vec<Said>, run: &PathRun) -> Vec<Said> {
+    let told = if run.limit.is_some() { "limit" } else { "carries" };
+    said.retain(|said| said.about != told);
+    said
+}
+
 fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
     let emulated = if record.engine.emulated { " from an emulated source" } else { "" };
     let events = match run.events {

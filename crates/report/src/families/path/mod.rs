@@ -6,15 +6,15 @@ pub(crate) mod overview;
 mod tables;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use daqmeter_record::path::PathRun;
-use daqmeter_record::{RunRecord, Stage, sanitise};
+use daqmeter_record::{RunRecord, Stage};
 
 pub(crate) use overview::chains;
 
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
+use crate::frame::Frame;
 use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
@@ -25,6 +25,7 @@ pub(super) const FAMILY: Family = Family {
         let run = record.sections.path.as_deref()?;
         Some(format!("layout {}; latency: {}", run.layout, facts::latency(record, run)))
     },
+    headline,
     ..Family::EMPTY
 };
 
@@ -67,23 +68,28 @@ fn longest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
     runs.iter().max_by_key(|(_, run)| (!run.is_paced, run.wall_ns)).copied()
 }
 
-/// Describes each run in sentences, with its threads, its queues and its faults.
-pub fn text(records: &[RunRecord]) -> String {
-    let mut out = String::new();
+/// Shows each run in sentences, with its threads, its queues and its faults.
+pub fn runs(records: &[RunRecord]) -> Frame {
+    let (mut tables, mut notes) = (String::new(), Vec::new());
     for record in records.iter().filter(|record| record.role.is_point()) {
         if let Some(run) = &record.sections.path {
             let said = facts::said(&name(record).unwrap_or_default(), run, record, 1);
-            let (lines, threads) = (facts::lines(&said), tables::threads(run));
-            let _ = writeln!(out, "{lines}\n{threads}");
+            tables.push_str(&facts::lines(&facts::behind(said, run)));
+            tables.push('\n');
+            tables.push_str(&tables::threads(run));
             if !run.queues.is_empty() {
-                let _ = writeln!(out, "{}", tables::queues(run));
+                tables.push_str(&tables::queues(run));
             }
         }
-        for line in faults_and_ledgers(record) {
-            let _ = writeln!(out, " {}", sanitise::text(&line));
-        }
+        notes.extend(faults_and_ledgers(record));
     }
-    out
+    Frame::new(records, tables, notes)
+}
+
+fn headline(records: &[RunRecord]) -> Option<String> {
+    let record = records.iter().rfind(|record| record.role.is_point())?;
+    let run = record.sections.path.as_deref()?;
+    Some(facts::headline(&name(record)?, run, record))
 }
 
 pub fn threads_text(records: &[RunRecord]) -> String {
@@ -161,7 +167,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_path_is_shown_with_its_threads_and_queues() {
-        let text = text(&[record()]);
+        let text = runs(&[record()]).text(None);
         for wanted in [
             "65.54 MB/s sustained",
             "over 1 s, layout pipeline: 62.5 MiB in 1000 blocks, 4000 events/s",

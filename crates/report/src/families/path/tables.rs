@@ -4,7 +4,7 @@ use daqmeter_record::border::sum;
 use daqmeter_record::path::{PathQueue, PathRun, PathThread, PathWithin};
 use daqmeter_record::units::{show_ns, significant};
 
-use crate::aligned::{TextColumn, number, table, wrapped};
+use crate::aligned::{TextColumn, number, table, table_without, wrapped};
 
 type ThreadOf<'a> = (&'a PathRun, &'a PathThread);
 
@@ -33,7 +33,10 @@ pub(super) fn threads(run: &PathRun) -> String {
     ];
     let all: Vec<ThreadOf<'_>> = run.threads.iter().map(|thread| (run, thread)).collect();
     let shared = run.threads.iter().filter_map(within);
-    shared.fold(table(1, &columns, &all), |table, line| table + &wrapped(&line, 3) + "\n")
+    const SPARE: [&str; 4] = ["CPU/event", "idle [%]", "in calls [%]", "CPU ns/B"];
+    shared.fold(table_without(1, &columns, &SPARE, &all), |table, line| {
+        table + &wrapped(&line, 3) + "\n"
+    })
 }
 
 fn within(thread: &PathThread) -> Option<String> {

@@ -266,7 +266,7 @@ mod tests {
         let Figure { title, caption, .. } = study(&records[..1]).remove(0);
         assert_eq!(title, "2.1 copy_from_user: mean latency, unknown load");
         assert!(caption.starts_with("System load: unknown of imported files"), "{caption}");
-        let table = crate::copy::latency_text(&records[..1]);
+        let table = crate::copy::latency(&records[..1]).tables;
         assert!(table.contains("copy_from_user, unknown load"), "{table}");
     }
 
