@@ -102,6 +102,8 @@ pub(crate) struct Findings {
     pub(crate) values: Vec<(Measure, u64, u64)>,
     /// Falls of event counters to 0, and the events that are missing if these are losses.
     pub(crate) falls: (u64, u64),
+    /// Channels that made the dead time, as a part of a sentence.
+    pub(crate) dead_by: String,
 }
 
 impl Findings {
@@ -144,7 +146,7 @@ impl Findings {
             let Some(&(_, count, of)) = value else { continue };
             let percent = significant(count as f64 / of.max(1) as f64 * 100.0, 3);
             let shown = match measure {
-                Dead => format!("dead {percent} %"),
+                Dead => format!("dead {percent} %{}", self.dead_by),
                 _ if count > 0 && of > 0 => format!("{measure} {count} of {of} ({percent} %)"),
                 _ => format!("{measure} {count}"),
             };

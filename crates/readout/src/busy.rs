@@ -34,15 +34,26 @@ pub struct Dead {
     pub vetoed: u64,
 }
 
+/// BUSY of one channel. It is latched once it was asserted, as a flag in the card's registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChannelBusy {
+    /// Place of the channel on its card.
+    pub channel: usize,
+    pub ns: u64,
+    pub intervals: u64,
+    /// True while it is asserted.
+    pub is_live: bool,
+}
+
 /// Dead time, and the begin of the interval that goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct DeadTime {
+pub(crate) struct DeadTime {
     dead: Dead,
     since: Option<u64>,
 }
 
 impl DeadTime {
-    fn set(&mut self, now_ns: u64, on: bool) {
+    pub(crate) fn set(&mut self, now_ns: u64, on: bool) {
         if on != self.since.is_some() {
             self.dead = self.at(now_ns);
             self.dead.count += u64::from(on);
@@ -54,6 +65,12 @@ impl DeadTime {
         let ns = self.since.map_or(0, |since| now_ns.saturating_sub(since));
         let Dead { ns: ended_ns, longest_ns, .. } = self.dead;
         Dead { ns: ended_ns + ns, longest_ns: longest_ns.max(ns), ..self.dead }
+    }
+
+    /// BUSY of a channel with this dead time; `None` if it never asserted it.
+    pub(crate) fn of_channel(&self, channel: usize, now_ns: u64) -> Option<ChannelBusy> {
+        let (Dead { ns, count: intervals, .. }, is_live) = (self.at(now_ns), self.since.is_some());
+        (intervals > 0).then_some(ChannelBusy { channel, ns, intervals, is_live })
     }
 }
 
@@ -86,6 +103,11 @@ impl BusyLine {
 
     pub fn is_live(&self, cause: Cause) -> bool {
         self.live[cause as usize]
+    }
+
+    /// Tests if one of these causes of a channel stops triggers.
+    pub(crate) fn stops(&self, channel: [bool; 2]) -> bool {
+        self.enabled.into_iter().zip(channel).any(|(enabled, on)| enabled && on)
     }
 
     /// Cause for which triggers are stopped.

@@ -15,7 +15,7 @@ use daqmeter_sys::clock::{monotonic_ns, thread_cpu_ns};
 
 pub use self::counters::*;
 use crate::accounts::FinalAccount;
-use crate::busy::Dead;
+use crate::busy::{ChannelBusy, Dead};
 use crate::card::words::CardState;
 use crate::card::{Card, channel_ids};
 use crate::port::Port;
@@ -121,6 +121,8 @@ pub struct ReaderDone {
     pub ring_bytes: usize,
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
     pub dead: [Dead; 3],
+    /// Channels that asserted BUSY, as in [`crate::card::CardView`].
+    pub asserted: Vec<ChannelBusy>,
     pub card_ns: u64,
     /// Time for which triggers came: without that in which a FIFO was emptied.
     pub triggers_ns: u64,
@@ -178,6 +180,7 @@ impl ToHost {
             notes: std::mem::take(&mut self.notes),
             ring_bytes: self.port.consumer().ring_bytes(),
             dead: view.dead,
+            asserted: view.asserted,
             card_ns: view.now_ns,
             triggers_ns: view.now_ns.min(self.port.end_ns()),
             filling,

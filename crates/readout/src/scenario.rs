@@ -26,7 +26,7 @@ use std::path::Path;
 
 use daqmeter_harness::{Loaded, Resolved, Shipped, TomlText};
 
-pub(crate) use self::check::MAX_ELINKS;
+pub(crate) use self::check::{MAX_CHANNELS, MAX_ELINKS};
 pub use self::derived::ElinkSpec;
 pub use self::spec::{
     BlockSource, BusySettings, CardSettings, FaultKind, FaultSpec, Generation, Mode, OnSlow,

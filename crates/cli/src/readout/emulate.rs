@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_readout::card::{Card, channel_ids};
+use daqmeter_readout::chain::busy_by_channel;
 use daqmeter_readout::{Chosen, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
+use daqmeter_report::felix::asserted_by;
 
 use super::options::load;
 use crate::arguments::{count, duration};
@@ -53,5 +55,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let dead = card.line.all(now_ns);
     let percent = significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3);
     let (time, vetoed) = (show_ns(now_ns as f64), dead.vetoed);
-    emit(&format!("{issued} triggers in {time}, {vetoed} stopped by BUSY, dead time {percent} %\n"))
+    let by = asserted_by(&busy_by_channel(&card.view().asserted, now_ns));
+    emit(&format!(
+        "{issued} triggers in {time}, {vetoed} stopped by BUSY, dead time {percent} %{by}\n"
+    ))
 }

@@ -7,7 +7,7 @@ use daqmeter_harness::{Fault, StepPlan};
 use daqmeter_path::ReadoutRequest;
 use daqmeter_record::units::whole;
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_report::felix::read_out;
+use daqmeter_report::felix::{asserted_by, read_out};
 
 use super::options::completed;
 use crate::measure::{Bench, Common};
@@ -51,6 +51,7 @@ fn findings(records: &[RunRecord]) -> Findings {
     });
     findings.faults.splice(0..0, failed);
     let dead = records.iter().filter_map(|record| record.counter("dead-time")).fold(0.0, f64::max);
+    findings.dead_by = records.iter().map(|record| asserted_by(&record.counters)).collect();
     const ALL: u64 = 1_000_000_000;
     findings.values.push((Measure::Dead, whole((dead.clamp(0.0, 1.0) * ALL as f64).round()), ALL));
     findings

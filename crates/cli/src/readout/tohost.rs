@@ -13,6 +13,7 @@ use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::transport::PublisherHello;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
+use daqmeter_report::felix::asserted_by;
 use serde_json::{Value, json};
 
 use super::ledgers::show;
@@ -170,6 +171,7 @@ impl Arguments {
         let open = account.open_subscriptions();
         findings.fault(open, "subscriptions that are not fully accounted for");
         findings.values.push((Measure::Dead, view.dead[2].ns, view.now_ns));
+        findings.dead_by = asserted_by(&chain::busy_by_channel(&view.asserted, view.now_ns));
         findings.verdict(&self.limits)
     }
 }
@@ -230,7 +232,7 @@ fn json_line(name: &str, account: &FinalAccount, view: &CardView, verdict: &Verd
     json!({
         "name": name, "time_ns": view.now_ns,
         "chunks": account.readers.iter().map(|elink| elink.chunks).sum::<u64>(),
-        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo },
+        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo, "asserted": view.asserted },
         "elinks": elinks.collect::<Vec<_>>(), "subscriptions": account.subscriptions,
         "closes": account.closes(), "card_is_lost": account.card_is_lost, "verdict": verdict,
     })

@@ -10,6 +10,7 @@ use super::ChannelId;
 use super::generator::{Emulator, emulators};
 use super::tape::Tape;
 use crate::accounts::CardElink;
+use crate::busy::DeadTime;
 use crate::scenario::Scenario;
 
 #[derive(Debug)]
@@ -155,6 +156,8 @@ pub(super) struct Channel {
     pub(super) dma: Dma,
     filler: Filler,
     pub(super) busy: [bool; 2],
+    /// Time for which it stopped triggers.
+    pub(super) dead: DeadTime,
     pub(super) peak_bytes: usize,
 }
 
@@ -187,7 +190,10 @@ impl Channel {
             None => Filler::Live(emulators(scenario, id)),
         };
         let dma = Dma::new(producer, block_bytes, card.dma_rate.map(|rate| rate.0), card.fifo.0);
-        Ok((Channel { id, dma, filler, busy: [false; 2], peak_bytes: 0 }, consumer))
+        Ok((
+            Channel { id, dma, filler, busy: [false; 2], dead: DeadTime::default(), peak_bytes: 0 },
+            consumer,
+        ))
     }
 
     /// Accepted trigger that completes the next block of a tape.

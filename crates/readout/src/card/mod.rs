@@ -231,6 +231,7 @@ impl Card {
                 channel.busy[cause as usize] = state;
                 on[cause as usize] |= state;
             }
+            channel.dead.set(now_ns, self.line.stops(channel.busy));
         }
         for cause in CAUSES {
             self.line.set(now_ns, cause, on[cause as usize]);
@@ -363,22 +364,35 @@ impl Card {
         }
     }
 
+    /// Counts of the whole card.
+    pub fn view(&self) -> CardView {
+        self.view_of(&self.channels)
+    }
+
+    fn view_of(&self, channels: &[Channel]) -> CardView {
+        let (line, now_ns) = (&self.line, self.now_ns);
+        let [dma, fifo] = CAUSES.map(|cause| line.dead(cause, now_ns));
+        let elinks =
+            |channel: &Channel| channel.accounts(&self.scenario, self.accepted, self.fifo_lost);
+        let busy = |(at, channel): (usize, &Channel)| channel.dead.of_channel(at, now_ns);
+        CardView {
+            state: self.state,
+            account: CardAccount {
+                issued: self.source.issued,
+                vetoed_dma: dma.vetoed,
+                vetoed_fifo: fifo.vetoed,
+                elinks: channels.iter().flat_map(elinks).collect(),
+            },
+            dead: [dma, fifo, line.all(now_ns)],
+            asserted: self.channels.iter().enumerate().filter_map(busy).collect(),
+            now_ns,
+            start_ns: self.start_ns,
+        }
+    }
+
     fn publish(&mut self) {
-        let line = &self.line;
-        let [dma, fifo] = CAUSES.map(|cause| line.dead(cause, self.now_ns));
         for channel in &self.channels {
-            let mut view = CardView {
-                state: self.state,
-                account: CardAccount {
-                    issued: self.source.issued,
-                    vetoed_dma: dma.vetoed,
-                    vetoed_fifo: fifo.vetoed,
-                    elinks: channel.accounts(&self.scenario, self.accepted, self.fifo_lost),
-                },
-                dead: [dma, fifo, line.all(self.now_ns)],
-                now_ns: self.now_ns,
-                start_ns: self.start_ns,
-            };
+            let mut view = self.view_of(std::slice::from_ref(channel));
             words::publish(&channel.dma.producer, &mut view);
         }
     }

@@ -6,8 +6,8 @@ use daqmeter_record::border::MAX_WHOLE;
 use daqmeter_sys::ring::{Consumer, Producer, WORDS};
 
 use crate::accounts::{CardAccount, CardElink};
-use crate::busy::Dead;
-use crate::scenario::MAX_ELINKS;
+use crate::busy::{ChannelBusy, Dead};
+use crate::scenario::{MAX_CHANNELS, MAX_ELINKS};
 
 const STATE: usize = 0;
 const GO: usize = 1;
@@ -22,7 +22,11 @@ const COUNTS: usize = 8;
 const FIRST_ELINK: usize = 64;
 const WORDS_PER_ELINK: usize = 7;
 
-const _: () = assert!(FIRST_ELINK + WORDS_PER_ELINK * MAX_ELINKS <= WORDS);
+/// Each channel's BUSY: intervals, ns, 1 while it is asserted.
+const FIRST_CHANNEL: usize = FIRST_ELINK + WORDS_PER_ELINK * MAX_ELINKS;
+const WORDS_PER_CHANNEL: usize = 3;
+
+const _: () = assert!(FIRST_CHANNEL + WORDS_PER_CHANNEL * MAX_CHANNELS <= WORDS);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CardState {
@@ -44,6 +48,8 @@ pub struct CardView {
     pub account: CardAccount,
     /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap.
     pub dead: [Dead; 3],
+    /// Channels of the card that asserted BUSY.
+    pub asserted: Vec<ChannelBusy>,
     /// Time since the start up to which all counts hold.
     pub now_ns: u64,
     pub start_ns: u64,
@@ -83,6 +89,11 @@ pub(crate) fn publish(ring: &Producer, view: &mut CardView) {
         set(ring, at, elink.tag);
         elink.counts().into_iter().zip(at + 1..).for_each(|(count, at)| set(ring, at, *count));
     }
+    for busy in &view.asserted {
+        let values = [busy.intervals, busy.ns, u64::from(busy.is_live)];
+        let words = FIRST_CHANNEL + values.len() * busy.channel..;
+        values.into_iter().zip(words).for_each(|(value, at)| set(ring, at, value));
+    }
     // Release: pairs with the acquire in `view`.
     ring.word(STATE).store(view.state as u64, Ordering::Release);
 }
@@ -99,8 +110,14 @@ pub(crate) fn view(ring: &Consumer) -> CardView {
     };
     let elinks = elink_words().take(elinks).map(elink).collect();
     let account = CardAccount { elinks, ..CardAccount::default() };
+    let busy = |channel: usize| {
+        let word = |at| count(ring, FIRST_CHANNEL + WORDS_PER_CHANNEL * channel + at);
+        let [intervals, ns, is_live] = [word(0), word(1), word(2)];
+        (intervals > 0).then_some(ChannelBusy { channel, ns, intervals, is_live: is_live == 1 })
+    };
+    let asserted = (0..MAX_CHANNELS).filter_map(busy).collect();
     let (dead, start_ns) = (Default::default(), start_ns(ring));
-    let mut view = CardView { state, account, dead, now_ns: 0, start_ns };
+    let mut view = CardView { state, account, dead, asserted, now_ns: 0, start_ns };
     view.counts().zip(COUNTS..).for_each(|(one, at)| *one = count(ring, at));
     view
 }

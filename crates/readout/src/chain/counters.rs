@@ -8,6 +8,7 @@ use daqmeter_stats::LogHistogram;
 
 use super::{ReaderDone, joined};
 use crate::accounts::own_losses;
+use crate::busy::ChannelBusy;
 use crate::card::channel_ids;
 use crate::receive::{Report, elink_name};
 use crate::scenario::Scenario;
@@ -93,7 +94,22 @@ pub fn counters(
     let p99 = latency.supported_quantile(0.99);
     counters.extend(p99.map(|ns| Counter::measured("latency p99", ns as f64, "ns")));
     counters.push(Counter::measured("BUSY mark", mark as f64, "B"));
+    counters.extend(busy_by_channel(&first.asserted, first.card_ns));
     counters
+}
+
+const MAX_BUSY_CHANNELS: usize = 32;
+
+/// BUSY of the channels that asserted it: intervals, share of the time, and if it still is.
+pub fn busy_by_channel(asserted: &[ChannelBusy], card_ns: u64) -> Vec<Counter> {
+    let each = asserted.iter().take(MAX_BUSY_CHANNELS).flat_map(|busy| {
+        let (name, share) = (format!("BUSY by channel {}", busy.channel), busy.ns as f64);
+        let share = share / card_ns.max(1) as f64;
+        let live = busy.is_live.then(|| Counter::count(format!("live {name}"), 1));
+        let time = Counter::measured(format!("dead-time {name}"), share, "of the time");
+        [Counter::count(name, busy.intervals), time].into_iter().chain(live)
+    });
+    each.collect()
 }
 
 const FILLING: &str = "ring filling";

@@ -13,6 +13,8 @@ use super::spec::{Mode, Scenario};
 const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// E-links of a channel: 24 links with 32 of them. The words beside a ring have an account of each.
 pub(crate) const MAX_ELINKS: usize = 24 * 32;
+/// Channels of a card: 8 of each of 64 devices.
+pub(crate) const MAX_CHANNELS: usize = 64 * 8;
 /// Largest ring: real cards are given 1 to 16 GiB for each channel.
 const MAX_RING_BYTES: u64 = 64 << 30;
 /// Largest output FIFO of a channel: real ones have some MiB.

@@ -106,6 +106,35 @@ fn every_format_and_mode_can_be_read_back() {
     assert!(decode(format, &bytes, &mut room).unwrap() > 30_000);
 }
 
+/// Issue 50: with 16 channels nobody could find the one whose reader stopped.
+#[test]
+fn the_channel_that_asserted_busy_is_named_live_and_latched() {
+    for blocks in ["live", "auto"] {
+        let text =
+            format!("[card]\nchannels = 3\nlinks = 1\nring = \"1MiB\"\nblocks = \"{blocks}\"\n");
+        let (mut card, mut rings) = card(&text);
+        let mut read = |card: &mut Card, until_ms: u64, reads: &[usize]| {
+            while card.now_ns() < until_ms * MS {
+                card.advance(card.now_ns() + MS / 10);
+                reads.iter().for_each(|at| drop(taken(&mut rings[*at])));
+            }
+            card.view().asserted
+        };
+        assert_eq!(read(&mut card, 10, &[0, 1, 2]), []);
+        let stopped = read(&mut card, 100, &[0, 2]);
+        let [busy] = stopped[..] else { panic!("{blocks}: {stopped:?}") };
+        assert_eq!((busy.channel, busy.intervals, busy.is_live), (1, 1, true), "{blocks}");
+        assert_eq!(busy.ns, card.line.all(card.now_ns()).ns, "{blocks}");
+        let [latched] = read(&mut card, 110, &[0, 1, 2])[..] else { panic!("{blocks}") };
+        assert_eq!((latched.intervals, latched.is_live), (1, false), "{blocks}");
+        assert!(latched.ns >= busy.ns && latched.ns < busy.ns + 2 * MS, "{blocks}: {latched:?}");
+    }
+    let unused = "[card]\nring = \"1MiB\"\n[busy]\ndma = false\nfifo = false\n";
+    let (mut card, _rings) = card(unused);
+    card.advance(100 * MS);
+    assert!(card.line.is_live(Cause::Dma) && card.view().asserted.is_empty());
+}
+
 /// A host that reads nothing: the ring fills to its mark, BUSY stops the trigger, and goes when
 /// enough is free again.
 #[test]

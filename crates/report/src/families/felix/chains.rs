@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host;
@@ -156,6 +156,20 @@ pub fn chains_text(records: &[RunRecord]) -> String {
     if runs.is_empty() { String::new() } else { table_without(1, &columns, &SPARE, &runs) }
 }
 
+/// Names the channels that asserted BUSY; empty if none did.
+pub fn asserted_by(counters: &[Counter]) -> String {
+    let value = |name: String| counters.iter().find(|one| one.name == name).map(|one| one.value);
+    let named = counters.iter().filter_map(|Counter { name, value: times, .. }| {
+        let channel = name.strip_prefix("BUSY by ")?;
+        let share = percent(value(format!("dead-time {name}"))?);
+        let still = value(format!("live {name}")).map_or("", |_| ", still asserted");
+        let times = plural(*times as u64, "interval");
+        Some(format!("{channel} ({times}, {share} % of the time{still})"))
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    if named.is_empty() { named } else { format!(", asserted only by {named}") }
+}
+
 /// Shows chains, with their dead time, latency and threads; with `--all` also the processes of the
 /// host.
 pub fn read_out(records: &[RunRecord]) -> Frame {
@@ -177,11 +191,12 @@ fn details(record: &RunRecord) -> String {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     let at = |name: &str| time(record.counter(name));
     let mut out = format!(
-        " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}; {} triggers stopped\n",
+        " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}{}; {} triggers stopped\n",
         percent(value("dead-time BUSY-by-DMA")),
         percent(value("dead-time BUSY-by-FIFO")),
         value("BUSY intervals"),
         show_ns(value("longest BUSY")),
+        asserted_by(&record.counters),
         value("stopped-triggers"),
     );
     let _ = writeln!(

@@ -7,7 +7,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
 use chains::{ChainRun, swept};
-pub use chains::{chains_text, read_out};
+pub use chains::{asserted_by, chains_text, read_out};
 
 use crate::family::{Family, Work};
 use crate::figures::{Mark, Plot};

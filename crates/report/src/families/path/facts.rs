@@ -11,6 +11,7 @@ use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
 use crate::aligned::{time, wrapped};
+use crate::families::felix::asserted_by;
 use crate::family::WORTH_A_CHANGE;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -188,10 +189,11 @@ fn busy(record: &RunRecord) -> Option<String> {
     let percent = |name: &str| significant(value(name) * 100.0, 3);
     is_live(record).then(|| {
         format!(
-            "{} % of the time ({} % by DMA, {} % by FIFO): it stopped {} of {} triggers at {} per s; the ring held at most {} of {}",
+            "{} % of the time ({} % by DMA, {} % by FIFO{}): it stopped {} of {} triggers at {} per s; the ring held at most {} of {}",
             percent("dead-time"),
             percent("dead-time BUSY-by-DMA"),
             percent("dead-time BUSY-by-FIFO"),
+            asserted_by(&record.counters),
             value("stopped-triggers"),
             value("triggers"),
             significant(value("trigger-rate"), 4),
