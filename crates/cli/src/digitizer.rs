@@ -13,6 +13,7 @@ use daqmeter_report::{Frame, classic, rate, table};
 
 use crate::arguments::rate;
 use crate::measure::{Bench, Common};
+use crate::metrics::Metrics;
 use crate::output::{Ended, Failure};
 
 /// Read digitizer boards in parallel and convert their samples.
@@ -71,6 +72,8 @@ pub(crate) struct ServeArguments {
     /// As fast as memory
     #[arg(long)]
     unpaced: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -147,16 +150,22 @@ fn serve(arguments: &ServeArguments) -> Ended {
     use daqmeter_digitizer::devices::sis8300::serve_emulated;
 
     use crate::interrupt;
+    use crate::metrics::Page;
     use crate::output::tell;
 
     let ServeArguments { board, path, rate, .. } = arguments;
     let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
     let stop = interrupt::flag();
     let served = serve_emulated(board, path, &emulation, *rate)?;
+    let traffic = served.traffic.clone();
+    let show = move |page: &Page| {
+        page.server("digitizer serve", &["reads", "writes"], &["refused"], &traffic.counts);
+    };
+    arguments.metrics.served_by(show)?;
     let path = served.path.display();
     tell(&format!("daqmeter: {board} is served at {path}; Ctrl-C ends it"));
     interrupt::wait_for(&stop);
-    let refused = served.traffic.refused.load(Ordering::Relaxed);
+    let refused = served.traffic.counts[2].load(Ordering::Relaxed);
     if refused > 0 {
         tell(&format!(
             "daqmeter: {refused} reads and writes were refused, as a real board or driver refuses them"

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_record::{Outcome, RunRecord, sanitise};
+use daqmeter_record::{Ledger, Outcome, RunRecord, sanitise};
 
 use crate::http::{self, Answer};
 use crate::output::{Failure, tell};
@@ -26,15 +28,36 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn served(&self) -> Result<Option<Page>, Failure> {
+        self.served_by(|_| {})
+    }
+
+    /// Serves a page that `read` completes at each request, from counts of a server.
+    pub(crate) fn served_by(
+        &self,
+        read: impl Fn(&Page) + Send + Sync + 'static,
+    ) -> Result<Option<Page>, Failure> {
         let Some(address) = &self.address else { return Ok(None) };
         let page = Page::default();
         let served = page.clone();
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-        let at = http::start(address, move |_, _| Answer { code: 200, kind, body: served.text() })?;
+        let at = http::start(address, move |_, _| {
+            read(&served);
+            Answer { code: 200, kind, body: served.text() }
+        })?;
         tell(&format!("metrics at http://{at}/metrics"));
         Ok(Some(page))
     }
 }
+
+/// Tests if it is time again, for a page or a line, and remembers that.
+pub(crate) fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
+    let is_due = last.is_none_or(|last| last.elapsed() >= interval);
+    *last = if is_due { Some(Instant::now()) } else { *last };
+    is_due
+}
+
+/// Interval at which those who count by themselves set their values.
+pub(crate) const SHOW: Duration = Duration::from_millis(250);
 
 /// Labels as they are written, by the name of the metric.
 type Values = BTreeMap<(&'static str, String), f64>;
@@ -44,35 +67,45 @@ pub(crate) struct Page {
     values: Arc<Mutex<Values>>,
 }
 
-/// Names with their label and meaning; names that end in `_total` are counters. Prometheus owns the
-/// labels `instance` and `job`.
-const METRICS: &[(&str, &str, &str)] = &[
-    ("daqmeter_triggers_total", "device", "Triggers that the source issued"),
-    ("daqmeter_vetoed_triggers_total", "device", "Triggers that BUSY stopped"),
-    ("daqmeter_dead_seconds_total", "device", "Time with BUSY"),
-    ("daqmeter_ring_bytes", "device", "Bytes in the ring"),
-    ("daqmeter_ring_size_bytes", "device", "Bytes of the ring"),
-    ("daqmeter_bytes_total", "device", "Bytes read"),
-    ("daqmeter_errors_total", "device", "Blocks that were wrong or missing"),
-    ("daqmeter_points_planned", "run", "Points that the run will measure"),
-    ("daqmeter_points_total", "outcome", "Points measured so far, by outcome"),
-    ("daqmeter_stage_operations", "stage", "Operations of a stage at its last point, so far"),
-    ("daqmeter_median_seconds", "stage", "Median time of one operation at the last point"),
-    ("daqmeter_rate_bytes_per_second", "stage", "Sustained rate: all bytes over all time"),
-    ("daqmeter_limit_fraction", "stage", "Rate of a stage over its limit"),
-    ("daqmeter_events_total", "event", "Events counted so far, by event"),
-    ("daqmeter_event_share", "event", "Share of the last interval for which it was counted"),
-    ("daqmeter_event_rate", "metric", "Rate or ratio of a group in the last interval"),
+const DEVICE: &[&str] = &["device"];
+const CHANNEL: &[&str] = &["device", "channel"];
+const STAGE: &[&str] = &["study", "device", "stage"];
+
+/// Names with their labels and meaning; names that end in `_total` are counters. Prometheus owns
+/// the labels `instance` and `job`.
+const METRICS: &[(&str, &[&str], &str)] = &[
+    ("daqmeter_triggers_total", DEVICE, "Triggers that the source issued"),
+    ("daqmeter_vetoed_triggers_total", DEVICE, "Triggers that BUSY stopped"),
+    ("daqmeter_dead_seconds_total", DEVICE, "Time with BUSY"),
+    ("daqmeter_dead_seconds_by_cause_total", &["device", "cause"], "Time with BUSY, by cause"),
+    ("daqmeter_busy", CHANNEL, "1 while the channel asserts BUSY"),
+    ("daqmeter_busy_intervals_total", CHANNEL, "Times that the channel asserted BUSY"),
+    ("daqmeter_busy_seconds_total", CHANNEL, "Time for which the channel asserted BUSY"),
+    ("daqmeter_issued_total", DEVICE, "Items of the ledger, such as triggers x E-links"),
+    ("daqmeter_delivered_total", DEVICE, "Items of the ledger that were delivered"),
+    ("daqmeter_lost_total", &["device", "cause"], "Items that were not delivered, by cause"),
+    ("daqmeter_served_total", &["device", "kind"], "Items that a server took or gave, by kind"),
+    ("daqmeter_ring_bytes", DEVICE, "Bytes in the ring"),
+    ("daqmeter_ring_size_bytes", DEVICE, "Bytes of the ring"),
+    ("daqmeter_bytes_total", DEVICE, "Bytes read"),
+    ("daqmeter_errors_total", DEVICE, "Blocks that were wrong or missing"),
+    ("daqmeter_points_planned", &["run"], "Points that the run will measure"),
+    ("daqmeter_points_total", &["outcome"], "Points measured so far, by outcome"),
+    ("daqmeter_stage_operations", STAGE, "Operations of a stage at its last point, so far"),
+    ("daqmeter_median_seconds", STAGE, "Median time of one operation at the last point"),
+    ("daqmeter_rate_bytes_per_second", STAGE, "Sustained rate: all bytes over all time"),
+    ("daqmeter_limit_fraction", STAGE, "Rate of a stage over its limit"),
+    ("daqmeter_events_total", &["event"], "Events counted so far, by event"),
+    ("daqmeter_event_share", &["event"], "Share of the last interval for which it was counted"),
+    ("daqmeter_event_rate", &["metric"], "Rate or ratio of a group in the last interval"),
 ];
 
-fn label_of(name: &str) -> &'static str {
+fn written(name: &str, values: &[&str]) -> String {
     let known = METRICS.iter().find(|(known, ..)| *known == name);
-    debug_assert!(known.is_some(), "{name} has no meaning");
-    known.map_or("device", |(_, label, _)| label)
-}
-
-fn written(labels: &[(&str, &str)]) -> String {
-    let pairs = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", sanitise::label(value)));
+    let labels = known.map_or(DEVICE, |(_, labels, _)| *labels);
+    debug_assert!(known.is_some() && labels.len() == values.len(), "{name} {values:?}");
+    let pairs = labels.iter().zip(values);
+    let pairs = pairs.map(|(label, value)| format!("{label}=\"{}\"", sanitise::label(value)));
     pairs.collect::<Vec<_>>().join(",")
 }
 
@@ -81,13 +114,30 @@ impl Page {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set(&self, name: &'static str, label: &str, value: f64) {
-        self.values().insert((name, written(&[(label_of(name), label)])), value);
+    pub(crate) fn set(&self, name: &'static str, labels: &[&str], value: f64) {
+        self.values().insert((name, written(name, labels)), value);
     }
 
-    pub(crate) fn add(&self, name: &'static str, label: &str, more: f64) {
-        let labels = written(&[(label_of(name), label)]);
-        *self.values().entry((name, labels)).or_default() += more;
+    pub(crate) fn add(&self, name: &'static str, labels: &[&str], more: f64) {
+        *self.values().entry((name, written(name, labels))).or_default() += more;
+    }
+
+    /// Sets the counters of a ledger, with one for each of its rows.
+    pub(crate) fn ledger(&self, device: &str, ledger: &Ledger) {
+        self.set("daqmeter_issued_total", &[device], ledger.issued as f64);
+        self.set("daqmeter_delivered_total", &[device], ledger.delivered as f64);
+        for (cause, count) in &ledger.losses {
+            self.set("daqmeter_lost_total", &[device, cause], *count as f64);
+        }
+    }
+
+    /// Sets the counters of a server: those of what it did by kind, then of what it lost by cause.
+    pub(crate) fn server(&self, name: &str, kinds: &[&str], causes: &[&str], all: &[AtomicU64]) {
+        let served = kinds.iter().map(|kind| ("daqmeter_served_total", kind));
+        let lost = causes.iter().map(|cause| ("daqmeter_lost_total", cause));
+        for ((metric, of), count) in served.chain(lost).zip(all) {
+            self.set(metric, &[name, of], count.load(Ordering::Relaxed) as f64);
+        }
     }
 
     pub(crate) fn point(&self, record: &RunRecord) {
@@ -96,16 +146,15 @@ impl Page {
             Outcome::Waived(_) => "waived",
             Outcome::Failed(_) => "failed",
         };
-        self.add("daqmeter_points_total", outcome, 1.0);
+        self.add("daqmeter_points_total", &[outcome], 1.0);
         // A failure is not a value: a dashboard cannot show its reason beside it.
         if record.outcome != Outcome::Ok {
             return;
         }
         for row in daqmeter_report::rows(std::slice::from_ref(record)) {
             let Some(stage) = row.stage else { continue };
-            let labels =
-                [("study", &*record.study), ("device", row.device), ("stage", &*stage.name)];
-            let put = |name, value| self.values().insert((name, written(&labels)), value);
+            let put =
+                |name, value| self.set(name, &[&record.study, row.device, &stage.name], value);
             if row.summary.n > 0 {
                 let operations = row.summary.n as f64 * stage.ops_per_sample as f64;
                 put("daqmeter_stage_operations", operations);
@@ -146,9 +195,9 @@ mod tests {
     #[test]
     fn a_page_is_openmetrics_and_a_hostile_name_stays_one_label() {
         let page = Page::default();
-        page.set("daqmeter_ring_bytes", "gbt:0.1", 1024.0);
-        page.set("daqmeter_bytes_total", "gbt:0.0", 5.0);
-        page.set("daqmeter_bytes_total", "a\"} 7\n# EOF\u{1b}[2J\u{202e}\\", 7.0);
+        page.set("daqmeter_ring_bytes", &["gbt:0.1"], 1024.0);
+        page.set("daqmeter_bytes_total", &["gbt:0.0"], 5.0);
+        page.set("daqmeter_bytes_total", &["a\"} 7\n# EOF\u{1b}[2J\u{202e}\\"], 7.0);
         insta::assert_snapshot!(page.text(), @r#"
         # HELP daqmeter_ring_bytes Bytes in the ring
         # TYPE daqmeter_ring_bytes gauge
@@ -162,6 +211,33 @@ mod tests {
     }
 
     #[test]
+    fn each_row_of_a_ledger_and_each_count_of_a_server_is_a_counter_by_cause() {
+        let (page, mut ledger) = (Page::default(), Ledger { issued: 9, ..Ledger::new("triggers") });
+        ledger.lose("network", 4);
+        page.ledger("gbt", &ledger);
+        ledger.lose("dropped by reader", 2);
+        page.ledger("gbt", &ledger);
+        page.server("tunnel", &["requests"], &["refused"], &[7, 8].map(AtomicU64::new));
+        insta::assert_snapshot!(page.text(), @r#"
+        # HELP daqmeter_issued Items of the ledger, such as triggers x E-links
+        # TYPE daqmeter_issued counter
+        daqmeter_issued_total{device="gbt"} 9
+        # HELP daqmeter_delivered Items of the ledger that were delivered
+        # TYPE daqmeter_delivered counter
+        daqmeter_delivered_total{device="gbt"} 0
+        # HELP daqmeter_lost Items that were not delivered, by cause
+        # TYPE daqmeter_lost counter
+        daqmeter_lost_total{device="gbt",cause="dropped by reader"} 2
+        daqmeter_lost_total{device="gbt",cause="network"} 4
+        daqmeter_lost_total{device="tunnel",cause="refused"} 8
+        # HELP daqmeter_served Items that a server took or gave, by kind
+        # TYPE daqmeter_served counter
+        daqmeter_served_total{device="tunnel",kind="requests"} 7
+        # EOF
+        "#);
+    }
+
+    #[test]
     fn names_and_labels_are_those_that_prometheus_accepts_and_are_there_once() {
         let is_name =
             |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || "_0123456789".contains(c));
@@ -169,8 +245,9 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), METRICS.len());
-        assert!(METRICS.iter().all(|(name, label, _)| is_name(name) && is_name(label)));
-        assert!(METRICS.iter().all(|(_, label, _)| !["instance", "job"].contains(label)));
+        assert!(names.iter().all(|name| is_name(name)));
+        let mut labels = METRICS.iter().flat_map(|(_, labels, _)| *labels);
+        assert!(labels.all(|label| is_name(label) && !["instance", "job"].contains(label)));
     }
 
     #[test]

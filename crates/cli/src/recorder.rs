@@ -107,7 +107,7 @@ impl Recorder {
     pub(crate) fn expect(&self, points: usize) {
         self.progress.set_length(points as u64);
         if let Some(page) = &self.metrics {
-            page.set("daqmeter_points_planned", "run", points as f64);
+            page.set("daqmeter_points_planned", &["run"], points as f64);
         }
     }
 

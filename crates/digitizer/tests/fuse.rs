@@ -97,10 +97,10 @@ fn a_pattern_goes_out_as_dma_writes_of_64_bytes_and_the_memory_is_protected_agai
     let bench = bench("l0", Dialect::Ess, 14.0);
     let record = measured(bench.path(), 1, &[("samples", 3_200), ("function", 100)]);
     assert_eq!(record.outcome, Outcome::Ok);
-    let writes = bench.served.traffic.writes.load(Ordering::Relaxed);
+    let writes = bench.served.traffic.counts[1].load(Ordering::Relaxed);
     // 6,400 bytes each time: once to verify, and at least once within the run.
     assert!(writes >= 200 && writes.is_multiple_of(100), "{writes}");
-    assert_eq!(bench.served.traffic.refused.load(Ordering::Relaxed), 0);
+    assert_eq!(bench.served.traffic.counts[2].load(Ordering::Relaxed), 0);
     assert_eq!(open(&bench).read_register(regs::MEMORY_WRITE_ENABLE).unwrap(), 0);
 }
 
@@ -116,7 +116,7 @@ fn transfers_that_a_board_or_its_driver_cannot_do_are_refused_and_counted() {
     }
     assert_eq!(file.read_at(&mut [0; 64], 8).unwrap_err().raw_os_error(), Some(22));
     file.write_all_at(&[5; 64], 128).unwrap();
-    assert!(bench.served.traffic.refused.load(Ordering::Relaxed) >= 4);
+    assert!(bench.served.traffic.counts[2].load(Ordering::Relaxed) >= 4);
 }
 
 #[test]

@@ -255,6 +255,7 @@ impl EbServer {
             for &(key, readiness) in &ready {
                 self.serve(now_ns, key, readiness);
             }
+            self.slave.counts.show();
             if now_ns >= self.next_sweep_ns && !self.connections.is_empty() {
                 self.sweep(now_ns);
             }

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use daqmeter_sys::net::{Readiness, keepalive, wait_ready};
@@ -16,6 +16,10 @@ use crate::transport::frame_bytes;
 
 /// Longest "host[/port]" that a client may ask for.
 const MAX_NAME_BYTES: usize = 512;
+
+/// Requests and answers that the tunnels of this process carried, and requests that the network
+/// did not take.
+pub static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 pub struct TunnelServer {
     listener: TcpListener,
@@ -127,7 +131,8 @@ fn requests(mut client: &TcpStream, socket: &UdpSocket) -> Result<(), EbError> {
                 )));
             }
             // A lost datagram is found by the client's deadline.
-            let _ = socket.send(&pending[2..2 + length]);
+            let is_sent = socket.send(&pending[2..2 + length]).is_ok();
+            COUNTS[if is_sent { 0 } else { 2 }].fetch_add(1, Ordering::Relaxed);
             pending.drain(..2 + length);
         }
     }
@@ -143,5 +148,6 @@ fn answers(socket: &UdpSocket, mut client: &TcpStream, left: &AtomicBool) {
         if client.write_all(&frame[..2 + bytes]).is_err() {
             return;
         }
+        COUNTS[1].fetch_add(1, Ordering::Relaxed);
     }
 }

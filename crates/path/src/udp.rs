@@ -21,7 +21,7 @@ use daqmeter_sys::net::{
 };
 use socket2::SockRef;
 
-use crate::receiver::protocol::{BlockHead, ReceiverReport};
+use crate::receiver::protocol::{BlockHead, ReceiverReport, count};
 
 pub(crate) const LOST: &str = "lost on the way over UDP";
 pub(crate) const SOCKET_BUFFER_BYTES: RangeInclusive<usize> = 4096..=256 << 20;
@@ -163,12 +163,14 @@ impl ReceivedDatagrams {
         let is_next = self.now == Some((number, of)) && at == self.block.len() && end <= of;
         if !is_next || bytes.is_empty() {
             self.came.strays += 1;
+            count(3, 1);
             return Ok(());
         }
         self.block.extend_from_slice(bytes);
         if end < of {
             return Ok(());
         }
+        count(4, number.saturating_sub(self.behind_whole));
         self.behind_whole = number.saturating_add(1);
         self.came.receive(&self.block)
     }
@@ -209,12 +211,14 @@ impl Arrivals {
     pub(crate) fn rest(&mut self, sent: u64) -> Result<(), String> {
         loop {
             self.drain()?;
-            if self.blocks.behind_whole >= sent {
+            let lost = sent.saturating_sub(self.blocks.behind_whole);
+            if lost == 0 {
                 return Ok(());
             }
             let read = Readiness { read: true, write: false };
             let ready = wait_ready(self.socket.as_fd(), read, Some(QUIET));
             if !ready.map_err(|error| format!("udp: {error}"))?.read {
+                count(4, lost);
                 return Ok(());
             }
         }

@@ -39,6 +39,30 @@ pub struct CardAccount {
     pub elinks: Vec<CardElink>,
 }
 
+impl CardAccount {
+    /// Ledger of all E-links up to the ring.
+    pub fn ledger(&self) -> Ledger {
+        let issued = self.issued * self.elinks.len() as u64;
+        let delivered = self.elinks.iter().map(|elink| elink.chunks - elink.truncated).sum();
+        let mut ledger = Ledger { issued, delivered, ..Ledger::new("triggers") };
+        for elink in &self.elinks {
+            self.losses(elink).into_iter().for_each(|(name, count)| ledger.lose(name, count));
+            ledger.lose(FIFO, elink.truncated);
+        }
+        ledger
+    }
+
+    fn losses(&self, at: &CardElink) -> [(&'static str, u64); 5] {
+        [
+            (STOPPED[0], self.vetoed_dma),
+            (STOPPED[1], self.vetoed_fifo),
+            (NOT_GIVEN, at.deficit),
+            (FIFO, at.fifo_lost),
+            (INJECTED, at.fault_lost),
+        ]
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcomes {
     pub unsubscribed: u64,
@@ -224,17 +248,13 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         (0, _) => (INJECTED, FLAGGED_AT_SOURCE),
         _ => (FIFO_OR_INJECTED, FLAGGED_AT_SOURCE),
     };
-    for (name, count) in [
-        (STOPPED[0], card.vetoed_dma),
-        (STOPPED[1], card.vetoed_fifo),
-        (NOT_GIVEN, at.deficit),
-        (FIFO, at.fifo_lost),
-        (INJECTED, at.fault_lost),
+    let of_reader = [
         (FLAGGED, 0),
         (NOT_SUBSCRIBED, reader.unsubscribed),
         ("dropped by reader", reader.dropped),
         ("network", reader.network_lost),
-    ] {
+    ];
+    for (name, count) in card.losses(at).into_iter().chain(of_reader) {
         ledger.lose(name, count);
     }
     let marked = [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged)];

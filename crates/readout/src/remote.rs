@@ -155,8 +155,8 @@ impl CardServer {
     }
 
     /// Serves until the card has finished and its readers are gone. Told to stop, it ends the
-    /// triggers and gives readers a moment to empty their rings.
-    pub fn run(&mut self, stop: &AtomicBool) {
+    /// triggers and gives readers a moment to empty their rings. `each` is called every 5 ms or so.
+    pub fn run(&mut self, stop: &AtomicBool, mut each: impl FnMut(&Card)) {
         without_timer_slack();
         let mut end_ns = None;
         loop {
@@ -166,6 +166,7 @@ impl CardServer {
                 self.notice_ends();
                 self.accept(now_ns);
                 self.listen(now_ns);
+                each(&self.card);
             }
             if end_ns.is_none() && stop.load(Ordering::Relaxed) {
                 let is_idle = self.card.state() == CardState::Idle;

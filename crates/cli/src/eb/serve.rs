@@ -9,12 +9,13 @@ use std::sync::mpsc::sync_channel;
 use clap::Args;
 use daqmeter_etherbone::bus::{Access, Description};
 use daqmeter_etherbone::server::ServerEvent;
-use daqmeter_etherbone::tunnel::TunnelServer;
-use daqmeter_etherbone::{Address, EbError, EbServer, ServerOptions, Slave};
+use daqmeter_etherbone::tunnel::{self, TunnelServer};
+use daqmeter_etherbone::{Address, EbError, EbServer, ServerOptions, Slave, slave};
 use daqmeter_wire::etherbone::{Endian, Widths};
 
 use super::{Order, number, widths};
 use crate::interrupt;
+use crate::metrics::Metrics;
 use crate::output::{Ended, Failure, emit, tell};
 
 /// Serve memory, or a bus described in TOML, on UDP and TCP, IPv4 and IPv6, in both dialects.
@@ -55,6 +56,8 @@ pub(crate) struct SnoopArguments {
     /// Print nothing
     #[arg(short = 'q', help_heading = "Output")]
     quiet: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 /// Lines that wait for the reader of stderr; further ones are dropped.
@@ -78,6 +81,10 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Ended {
     let (quiet, lines) = (arguments.quiet, teller()?);
     let mut server = bind(arguments)?;
+    arguments.metrics.served_by(|page| {
+        let kinds = ["probes", "cycles", "operations", "LiteX cycles"];
+        page.server("eb snoop", &kinds, &["refused"], &slave::COUNTS);
+    })?;
     let stopper = server.stopper();
     // The server ends when stdout is closed.
     server.set_log(move |event| match event {
@@ -147,6 +154,8 @@ pub(crate) struct TunnelArguments {
     /// Print nothing
     #[arg(short = 'q')]
     quiet: bool,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 pub(crate) fn tunnel(arguments: &TunnelArguments) -> Ended {
@@ -156,6 +165,9 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Ended {
         let port = server.port()?;
         tell(&format!("daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"));
     }
+    arguments.metrics.served_by(|page| {
+        page.server("eb tunnel", &["requests", "answers"], &["refused"], &tunnel::COUNTS);
+    })?;
     let stop = server.stop();
     interrupt::on_signal(move || stop.store(true, Ordering::Relaxed));
     let lines = teller()?;

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_harness::StopFlag;
 use daqmeter_path::receiver;
+use daqmeter_path::receiver::protocol::COUNTS;
 use daqmeter_record::sanitise;
 
 use crate::interrupt;
+use crate::metrics::{Metrics, Page};
 use crate::output::{Ended, Failure, emit};
 
 /// Receive the blocks of paths that end here, compare those that are known, and say what came.
@@ -24,6 +26,8 @@ pub(crate) struct Arguments {
     /// Stop after this number of senders; each run of a path is one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     senders: Option<u64>,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
@@ -33,6 +37,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             arguments.address
         ))?;
     let address = listener.local_addr().map_err(wrong)?;
+    let causes = ["wrong bytes", "stray datagrams", "lost datagrams"];
+    let show = move |page: &Page| page.server("path serve", &["blocks", "bytes"], &causes, &COUNTS);
+    arguments.metrics.served_by(show)?;
     let stop = interrupt::flag();
     let mut printer = Printer::start(&stop).map_err(wrong)?;
     printer.print(format!("listening on {address}\n"));

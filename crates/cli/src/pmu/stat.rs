@@ -267,14 +267,14 @@ fn publish(page: &Page, observed: &Observations) {
     let at = observed.end_ns.len() - 1;
     for event in &observed.events {
         if let (Some(count), Some(share)) = (event.scaled(at), event.share(at)) {
-            page.add("daqmeter_events_total", &event.name, count);
-            page.set("daqmeter_event_share", &event.name, share);
+            page.add("daqmeter_events_total", &[&event.name], count);
+            page.set("daqmeter_event_share", &[&event.name], share);
         }
     }
     for metric in &observed.metrics {
         if let Some(value) = metric.values[at] {
             let name = format!("{} [{}]", metric.name, metric.unit);
-            page.set("daqmeter_event_rate", name.trim_end_matches(" []"), value);
+            page.set("daqmeter_event_rate", &[name.trim_end_matches(" []")], value);
         }
     }
 }

@@ -10,9 +10,11 @@ use daqmeter_readout::{Chosen, chain, remote};
 use daqmeter_record::units::{show_ns, significant};
 use daqmeter_report::felix::asserted_by;
 
+use super::ledgers::show_card;
 use super::options::load;
 use crate::arguments::{count, duration};
 use crate::interrupt;
+use crate::metrics::{Metrics, SHOW, is_due};
 use crate::output::{Ended, emit, tell};
 
 /// Emulate a card for readers in other processes (tohost --card).
@@ -32,6 +34,8 @@ pub(crate) struct Arguments {
     /// CPU of the card
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
@@ -49,7 +53,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     tell(&format!(
         "{name}: {channels} channels at {at}; triggers begin when each channel has a reader"
     ));
-    server.run(&stop.0);
+    let (page, mut shown) = (arguments.metrics.served()?, None);
+    server.run(&stop.0, |card| {
+        if let Some(page) = page.as_ref().filter(|_| is_due(&mut shown, SHOW)) {
+            let view = card.view();
+            show_card(page, name, &view);
+            page.ledger(name, &view.account.ledger());
+        }
+    });
     let card = &server.card;
     let (issued, now_ns) = (card.source.issued, card.now_ns());
     let dead = card.line.all(now_ns);

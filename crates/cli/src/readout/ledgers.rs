@@ -2,12 +2,31 @@
 
 use std::fmt::Write as _;
 
+use daqmeter_readout::card::CardView;
 use daqmeter_readout::receive::elink_name;
 use daqmeter_record::Ledger;
 use serde_json::Value;
 
+use crate::metrics::Page;
 use crate::output::{Failure, emit};
 use crate::verdict::Verdict;
+
+/// Shows the counts of a card as it publishes them.
+pub(super) fn show_card(page: &Page, name: &str, view: &CardView) {
+    let seconds = |ns: u64| ns as f64 * 1e-9;
+    let [dma, fifo, all] = view.dead;
+    page.set("daqmeter_triggers_total", &[name], view.account.issued as f64);
+    page.set("daqmeter_vetoed_triggers_total", &[name], all.vetoed as f64);
+    page.set("daqmeter_dead_seconds_total", &[name], seconds(all.ns));
+    page.set("daqmeter_dead_seconds_by_cause_total", &[name, "DMA"], seconds(dma.ns));
+    page.set("daqmeter_dead_seconds_by_cause_total", &[name, "FIFO"], seconds(fifo.ns));
+    for busy in &view.asserted {
+        let labels = [name, &*busy.channel.to_string()];
+        page.set("daqmeter_busy", &labels, f64::from(busy.is_live));
+        page.set("daqmeter_busy_intervals_total", &labels, busy.intervals as f64);
+        page.set("daqmeter_busy_seconds_total", &labels, seconds(busy.ns));
+    }
+}
 
 pub(super) fn not_closed(ledgers: &[(u64, Ledger)]) -> u64 {
     ledgers.iter().filter(|(_, ledger)| !ledger.closes()).count() as u64

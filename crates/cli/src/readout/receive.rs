@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::StopFlag;
+use daqmeter_readout::accounts::FLAGGED;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::bus;
 use daqmeter_readout::{chain, transport};
+use daqmeter_record::Ledger;
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::payload::Fid;
 use serde_json::{Value, json};
@@ -18,6 +20,7 @@ use super::options::{Network, Waiting, elink};
 use super::tohost::CARD_IS_LOST;
 use crate::arguments::duration;
 use crate::interrupt;
+use crate::metrics::{Metrics, SHOW, is_due};
 use crate::output::{Ended, Failure, tell};
 use crate::verdict::{Findings, Limits, Measure, Verdict};
 
@@ -43,6 +46,8 @@ pub(crate) struct Arguments {
     limits: Limits,
     #[command(flatten)]
     network: Network,
+    #[command(flatten)]
+    metrics: Metrics,
 }
 
 impl Arguments {
@@ -109,6 +114,8 @@ impl Arguments {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
+        let (page, mut shown) = (self.metrics.served()?, None);
+        let (mut told, mut told_lost) = (None, 0);
         let report = receiver.run(&ended.0, |receiver| {
             if let Some((address, silent)) = receiver.silent() {
                 waiting.heard(silent);
@@ -120,6 +127,17 @@ impl Arguments {
             }
             if stop.is_set() || waiting.is_over() {
                 ended.set();
+            }
+            if is_due(&mut shown, SHOW) {
+                let (ledger, bytes) = so_far(&receiver.report());
+                if let Some(page) = &page {
+                    page.ledger("receiver", &ledger);
+                    page.set("daqmeter_bytes_total", &["receiver"], bytes as f64);
+                }
+                if ledger.lost() > told_lost && is_due(&mut told, SOME_SECONDS) {
+                    told_lost = ledger.lost();
+                    tell(&format!("daqmeter: {}", lost_so_far(&ledger)));
+                }
             }
             for note in receiver.notes.drain(..) {
                 tell(&format!("daqmeter: {note}"));
@@ -135,6 +153,26 @@ impl Arguments {
         }
         Ok(report)
     }
+}
+
+fn lost_so_far(ledger: &Ledger) -> String {
+    let lost = ledger.losses.iter().filter(|(_, count)| **count > 0);
+    let lost: Vec<_> = lost.map(|(cause, count)| format!("{count} {cause}")).collect();
+    // The event counters wrap.
+    format!("lost so far: at least {}; {} events came", lost.join(", "), ledger.delivered)
+}
+
+/// Ledger of a receiver before the accounts of its publishers came, and its bytes.
+fn so_far(report: &Report) -> (Ledger, u64) {
+    let (faults, chunks) = (report.faults(), report.chunks());
+    let mut ledger = Ledger { issued: chunks + faults.missing, ..Ledger::new("events") };
+    ledger.lose("missing", faults.missing);
+    ledger.lose("truncated", report.sum(|stream| stream.truncated));
+    ledger.lose(FLAGGED, report.sum(|stream| stream.flagged));
+    ledger.lose("wrong bytes", faults.payload);
+    ledger.lose("of another E-link", faults.wrong_elink);
+    ledger.delivered = ledger.issued.saturating_sub(ledger.lost());
+    (ledger, report.bytes)
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {

@@ -13,14 +13,15 @@ use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::transport::PublisherHello;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
+use daqmeter_record::Ledger;
 use daqmeter_report::felix::asserted_by;
 use serde_json::{Value, json};
 
-use super::ledgers::show;
+use super::ledgers::{show, show_card};
 use super::options::{Network, Waiting, load};
 use crate::arguments::duration;
 use crate::interrupt;
-use crate::metrics::{Metrics, Page};
+use crate::metrics::{Metrics, Page, SHOW, is_due};
 use crate::output::{Ended, Failure, tell};
 use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
@@ -67,13 +68,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         scenario.publish.address.clone_from(address);
     }
     let stop = interrupt::flag();
-    let page = arguments.metrics.served()?.unwrap_or_default();
+    let page = arguments.metrics.served()?;
     let mut channels = arguments.channels(&scenario, &stop)?;
     let cpus = arguments.pin.as_ref().map_or(&[][..], |list| &list.0);
     let accounts: Vec<_> = std::thread::scope(|scope| {
         let threads = channels.iter_mut().enumerate().map(|(nth, channel)| {
             let cpu = cpus.get(nth % cpus.len().max(1)).copied();
-            let (stop, page) = (&stop, &page);
+            let (stop, page) = (&stop, page.as_ref());
             scope.spawn(move || arguments.read(channel, cpu, stop, page))
         });
         let threads: Vec<_> = threads.collect();
@@ -130,12 +131,12 @@ impl Arguments {
         channel: &mut Channel,
         cpu: Option<u32>,
         stop: &StopFlag,
-        page: &Page,
+        page: Option<&Page>,
     ) -> Result<FinalAccount, Failure> {
         // The others would wait for this one's channel.
         chain::pin(cpu).inspect_err(|_| stop.set())?;
         let Channel { name, reader, announcement } = channel;
-        let (mut waiting, mut missing) = (Waiting::new(self.wait), None);
+        let (mut waiting, mut missing, mut shown) = (Waiting::new(self.wait), None, None);
         let account = reader.run(&stop.0, !self.no_wait, |reader| {
             if !self.no_wait && !reader.begun && missing.is_none() {
                 waiting.say(|| format!("subscribers of {} of {name}", without_subscriber(reader)));
@@ -145,7 +146,9 @@ impl Arguments {
                 }
             }
             tell_notes(name, reader);
-            show_progress(reader, name, page);
+            if let Some(page) = page.filter(|_| is_due(&mut shown, SHOW)) {
+                show_progress(reader, name, page);
+            }
         });
         tell_notes(name, reader);
         *announcement = None;
@@ -207,20 +210,17 @@ fn without_subscriber(reader: &ToHost) -> String {
 }
 
 fn show_progress(reader: &ToHost, name: &str, page: &Page) {
-    let (stats, view) = (reader.stats, reader.port.view());
+    show_card(page, name, &reader.port.view());
+    let mut all = Ledger::new("triggers");
+    reader.account().ledgers().iter().for_each(|(_, ledger)| all.add(ledger));
+    page.ledger(name, &all);
+    let stats = reader.stats;
     let errors = stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks;
-    let dead = view.dead[2];
-    for (metric, value) in [
-        ("daqmeter_bytes_total", stats.bytes as f64),
-        ("daqmeter_errors_total", errors as f64),
-        ("daqmeter_ring_bytes", reader.filled_bytes() as f64),
-        ("daqmeter_ring_size_bytes", reader.port.consumer().ring_bytes() as f64),
-        ("daqmeter_triggers_total", view.account.issued as f64),
-        ("daqmeter_vetoed_triggers_total", dead.vetoed as f64),
-        ("daqmeter_dead_seconds_total", dead.ns as f64 * 1e-9),
-    ] {
-        page.set(metric, name, value);
-    }
+    page.set("daqmeter_bytes_total", &[name], stats.bytes as f64);
+    page.set("daqmeter_errors_total", &[name], errors as f64);
+    page.set("daqmeter_ring_bytes", &[name], reader.filled_bytes() as f64);
+    let ring_bytes = reader.port.consumer().ring_bytes();
+    page.set("daqmeter_ring_size_bytes", &[name], ring_bytes as f64);
 }
 
 fn json_line(name: &str, account: &FinalAccount, view: &CardView, verdict: &Verdict) -> Value {

@@ -5,6 +5,8 @@
 
 mod stream;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use daqmeter_wire::etherbone::cycle::Space;
 use daqmeter_wire::etherbone::{
     EbHeader, EbLayout, EbMessage, EbProbe, EbRecord, Lanes, RecordFlags, RecordHeader, Widths,
@@ -32,6 +34,16 @@ pub struct SlaveCounts {
     pub operations: u64,
     pub litex: u64,
     pub refused: u64,
+}
+
+/// Counts of this process's server for other threads, in the order of [`SlaveCounts`].
+pub static COUNTS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+
+impl SlaveCounts {
+    pub(crate) fn show(self) {
+        let all = [self.probes, self.cycles, self.operations, self.litex, self.refused];
+        COUNTS.iter().zip(all).for_each(|(shown, count)| shown.store(count, Ordering::Relaxed));
+    }
 }
 
 impl Slave {

@@ -1,5 +1,6 @@
 //! Messages between sender and receiver of blocks, without the sockets.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use daqmeter_record::border::{MAX_WHOLE, from_peer};
@@ -93,6 +94,14 @@ pub struct ReceiverReport {
     streams: Vec<OfStream>,
 }
 
+/// Counts of this process's receivers for other threads: blocks, bytes, blocks with wrong bytes,
+/// stray datagrams, blocks of which datagrams were lost.
+pub static COUNTS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+
+pub(crate) fn count(at: usize, more: u64) {
+    COUNTS[at].fetch_add(more, Ordering::Relaxed);
+}
+
 impl ReceiverReport {
     pub fn blocks(&self) -> u64 {
         self.streams.iter().map(|stream| stream.blocks).sum()
@@ -133,7 +142,10 @@ impl ReceiverReport {
     /// Books a block that came behind its head. Fails if the head is invalid.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
         let (head, block) = BlockHead::parse(bytes)?;
+        let wrong = self.wrong;
         self.book(&head, block.len(), head.sum.map(|_| sum(block)));
+        let more = [1, block.len() as u64, self.wrong - wrong];
+        more.into_iter().enumerate().for_each(|(at, more)| count(at, more));
         Ok(())
     }
 

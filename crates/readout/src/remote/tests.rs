@@ -19,7 +19,7 @@ fn a_channel_has_one_reader_which_has_every_block() {
     let (other, _) = Card::new(&scenario).unwrap();
     let taken = CardServer::bind(other, &path).err().unwrap().to_string();
     assert!(taken.contains("another card is served there"), "{taken}");
-    let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false)));
+    let thread = std::thread::spawn(move || server.run(&AtomicBool::new(false), |_| {}));
     let mut port = connect(&path, &scenario, 0).unwrap();
     let error = |result: Result<Port, RemoteError>| result.err().unwrap().to_string();
     assert!(error(connect(&path, &scenario, 0)).contains("already has a reader"));
@@ -67,7 +67,7 @@ impl Served {
         let stop = std::sync::Arc::<AtomicBool>::default();
         let asked = stop.clone();
         let thread = std::thread::spawn(move || {
-            server.run(&asked);
+            server.run(&asked, |_| {});
             server.card.source.issued
         });
         Served { directory, scenario, stop, thread }

@@ -22,7 +22,7 @@ const STOP_WITHIN_NS: u64 = 400_000_000;
 impl ToHost {
     pub(super) fn conclude(&mut self, stop: &AtomicBool) -> FinalAccount {
         self.drain(stop);
-        let account = self.final_account();
+        let account = self.account();
         self.send_account(&account, stop);
         self.see_off(stop);
         let closed = |note: &String| {
@@ -67,10 +67,12 @@ impl ToHost {
         self.port.state() == CardState::Running || self.filled_bytes() >= self.format.block_bytes
     }
 
-    fn final_account(&mut self) -> FinalAccount {
-        let subscriptions = self.close_subscriptions();
+    /// Account so far. Chunks on their way are in no row of it.
+    pub fn account(&self) -> FinalAccount {
+        let subscriptions = self.subscriptions();
         let card = self.port.view().account;
-        let is_left = self.filled_bytes() >= self.format.block_bytes;
+        let is_running = self.port.state() == CardState::Running;
+        let is_left = !is_running && self.filled_bytes() >= self.format.block_bytes;
         let account = |&CardElink { tag, chunks: made, .. }: &CardElink| {
             let own = self.elinks.iter().find(|elink| elink.spec.tag == tag);
             let (chunks, unsubscribed) = own.map_or((0, 0), |own| (own.chunks, own.unsubscribed));
@@ -79,7 +81,7 @@ impl ToHost {
             ReaderElink { left, ..ReaderElink::of(chunks, unsubscribed, own) }
         };
         let readers = card.elinks.iter().map(account).collect();
-        let card_is_lost = self.port.is_lost() || self.port.state() == CardState::Running;
+        let card_is_lost = self.port.is_lost() || is_running;
         FinalAccount { readers, card, subscriptions, card_is_lost }
     }
 

@@ -47,8 +47,7 @@ pub struct ToHost {
     pub(super) elinks: Vec<ElinkState>,
     /// Subscribers by their numbers.
     pub(super) dests: Vec<Option<Dest>>,
-    /// Accounts of subscriptions that have ended, by receiver and tag.
-    pub(super) ended: BTreeMap<(u64, u64), SubscriptionAccount>,
+    pub(super) ended: Ended,
     pub(super) room: Vec<Subchunk>,
     pub(super) sizes: Sizes,
     pub(super) serviced_ns: u64,
@@ -57,6 +56,9 @@ pub struct ToHost {
     pub notes: Vec<String>,
     pub stats: Stats,
 }
+
+/// Accounts of subscriptions that have ended, by receiver and tag.
+pub(super) type Ended = BTreeMap<(u64, u64), SubscriptionAccount>;
 
 const NOWHERE: u16 = u16::MAX;
 

@@ -3,7 +3,7 @@
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 
 use super::dest::Dest;
-use super::reader::ToHost;
+use super::reader::{Ended, ToHost};
 use crate::accounts::SubscriptionAccount;
 use crate::transport::{OutletEvent, Subscription};
 
@@ -101,17 +101,7 @@ impl ToHost {
             elink.subscribers.retain(|subscriber| *subscriber != number);
         }
         dest.lose();
-        self.end(&dest.accounts);
-    }
-
-    fn end(&mut self, accounts: &[SubscriptionAccount]) {
-        for account in accounts.iter().filter(|account| account.offered > 0) {
-            let own = (account.receiver, account.tag);
-            let is_kept = self.ended.len() < MAX_ENDED || self.ended.contains_key(&own);
-            let receiver = if is_kept { account.receiver } else { 0 };
-            let empty = SubscriptionAccount { receiver, tag: account.tag, ..Default::default() };
-            self.ended.entry((receiver, account.tag)).or_insert(empty).add(account);
-        }
+        end(&mut self.ended, &dest.accounts);
     }
 
     /// Ends connections that took no more; false if there was none.
@@ -121,10 +111,19 @@ impl ToHost {
         !left.is_empty()
     }
 
-    pub(super) fn close_subscriptions(&mut self) -> Vec<SubscriptionAccount> {
-        let dests = std::mem::take(&mut self.dests);
-        dests.iter().flatten().for_each(|dest| self.end(&dest.accounts));
-        self.dests = dests;
-        std::mem::take(&mut self.ended).into_values().collect()
+    pub(super) fn subscriptions(&self) -> Vec<SubscriptionAccount> {
+        let mut all = self.ended.clone();
+        self.dests.iter().flatten().for_each(|dest| end(&mut all, &dest.accounts));
+        all.into_values().collect()
+    }
+}
+
+fn end(ended: &mut Ended, accounts: &[SubscriptionAccount]) {
+    for account in accounts.iter().filter(|account| account.offered > 0) {
+        let own = (account.receiver, account.tag);
+        let is_kept = ended.len() < MAX_ENDED || ended.contains_key(&own);
+        let receiver = if is_kept { account.receiver } else { 0 };
+        let empty = SubscriptionAccount { receiver, tag: account.tag, ..Default::default() };
+        ended.entry((receiver, account.tag)).or_insert(empty).add(account);
     }
 }

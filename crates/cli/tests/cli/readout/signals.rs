@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use crate::common::{Running, done, fail_with, until};
+use crate::common::{Folder, Running, done, fail_with, until};
 
 fn start(arguments: &str) -> Running {
     Running::start(&format!("readout {arguments}"))
@@ -55,16 +55,43 @@ fn a_reader_that_waits_for_its_card_or_its_subscribers_ends() {
     interrupted(card, "INT");
 }
 
-/// Waits until a reader that serves its metrics there has read bytes.
-fn reads(page: &str) {
-    until("no bytes in the metrics", || {
+/// Waits until one of these metrics at an address is not 0.
+fn moves(page: &str, metric: &str) {
+    until(metric, || {
         let mut text = String::new();
         let mut stream = std::net::TcpStream::connect(page).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         stream.read_to_string(&mut text).unwrap();
-        let mut lines = text.lines().filter(|line| line.starts_with("daqmeter_bytes_total{"));
+        let mut lines = text.lines().filter(|line| line.starts_with(metric));
         lines.any(|line| !line.ends_with(" 0"))
     });
+}
+
+/// Waits until a reader that serves its metrics there has read bytes.
+fn reads(page: &str) {
+    moves(page, "daqmeter_bytes_total{");
+}
+
+/// Issue 50: of 2 million dropped chunks no metric moved, and the receiver said nothing to its end.
+#[test]
+fn a_drop_is_in_the_metrics_and_a_loss_on_stderr_while_they_happen() {
+    let folder = Folder::new();
+    let text = "[trigger]\nrate = \"50kHz\"\n[card]\nlinks = 3\n[reader]\non_slow = \"drop\"\n";
+    folder.write("drop.toml", text);
+    let scenario = folder.path("drop.toml").display().to_string();
+    let at = folder.path("card").display().to_string();
+    let metrics = "--metrics 127.0.0.1:0";
+    let _card = start(&format!("emulate {scenario} --at {at} --time 1h {metrics}"));
+    let tohost = start(&format!("tohost {scenario} --card {at} --address 127.0.0.1:0 {metrics}"));
+    let page = word_after(&tohost, "metrics at http://");
+    let receive = start(&format!("receive {} {metrics}", word_after(&tohost, "publishes at ")));
+    let received = word_after(&receive, "metrics at http://");
+    moves(&received, "daqmeter_delivered_total{device=\"receiver\"}");
+    receive.signal("STOP");
+    moves(&page, "daqmeter_lost_total{device=\"tohost drop:0.0\",cause=\"dropped by reader\"}");
+    receive.signal("CONT");
+    moves(&received, "daqmeter_lost_total{device=\"receiver\",cause=\"missing\"}");
+    receive.said("daqmeter: lost so far: at least ");
 }
 
 #[test]

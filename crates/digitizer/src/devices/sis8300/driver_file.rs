@@ -36,9 +36,8 @@ pub enum Dialect {
 
 #[derive(Debug, Default)]
 pub struct ServedTraffic {
-    pub writes: AtomicU64,
-    /// Reads and writes that a real board or its driver could not do.
-    pub refused: AtomicU64,
+    /// Reads, writes, and those that a real board or its driver could not do.
+    pub counts: [AtomicU64; 3],
 }
 
 pub struct ServedBoard {
@@ -137,26 +136,31 @@ fn lock(board: &Shared) -> MutexGuard<'_, EmulatedBoard> {
 const GONE: Errno = Errno::ENODEV;
 
 impl BoardFile {
+    fn count(&self, at: usize) {
+        self.traffic.counts[at].fetch_add(1, Ordering::Relaxed);
+    }
+
     fn read_memory(&self, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
         if !is_dma_read(offset, size) {
-            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
+            self.count(2);
             return Err(Errno::EINVAL);
         }
         let left = self.memory_bytes.saturating_sub(offset).min(size as u64);
         let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
         let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
         bytes.truncate(delivered);
+        self.count(0);
         Ok(bytes)
     }
 
     fn write_memory(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
         if !is_dma_write(offset, data.len()) {
-            self.traffic.refused.fetch_add(1, Ordering::Relaxed);
+            self.count(2);
             return Err(Errno::EINVAL);
         }
         let written = lock(&self.board).dma_write(offset, data);
         written.map_err(|_| Errno::EIO)?;
-        self.traffic.writes.fetch_add(1, Ordering::Relaxed);
+        self.count(1);
         Ok(())
     }
 
