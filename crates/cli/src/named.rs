@@ -195,7 +195,8 @@ fn beginning(path: &Path) -> Vec<u8> {
     const LOOKED_AT: u64 = 4096;
     let mut bytes = Vec::new();
     let is_file = !is_descriptor(path) && path.is_file();
-    if let (true, Ok(file)) = (is_file, File::open(path)) {
+    // A pipe without a writer would not open.
+    if is_file && let Ok(file) = File::open(path) {
         // The code that writes an unreadable file refuses it later.
         let _ = file.take(LOOKED_AT).read_to_end(&mut bytes);
     }

@@ -95,24 +95,25 @@ type Lines<'a> = [(usize, &'a [u8])];
 
 fn read_with(mut source: impl BufRead, change: fn(&mut Value)) -> io::Result<Contents> {
     let (mut contents, mut bytes, mut ends) = (Contents::default(), Vec::new(), Vec::new());
-    let mut line = 0;
+    let (mut line, mut is_endless) = (0, false);
     loop {
         // One byte beyond the limit, and the line feed.
         let max = MAX_LINE_BYTES as u64 + 2;
         let begin = bytes.len();
-        let is_over = (&mut source).take(max).read_until(b'\n', &mut bytes)? == 0;
+        let mut is_over = (&mut source).take(max).read_until(b'\n', &mut bytes)? == 0;
         if !is_over {
             line += 1;
             let is_ended = bytes.pop_if(|last| *last == b'\n').is_some();
             if bytes.len() - begin > MAX_LINE_BYTES {
-                if !is_ended {
-                    source.skip_until(b'\n')?;
-                }
+                let mut skip = || (&mut source).take(max).skip_until(b'\n');
+                is_endless = !is_ended && skip()? as u64 == max;
                 bytes.truncate(begin);
-                let why = format!("longer than {MAX_LINE_BYTES} bytes");
+                let rest = if is_endless { ", and what follows is not read" } else { "" };
+                let why = format!("longer than {MAX_LINE_BYTES} bytes{rest}");
                 contents.errors.push(LineError { line, why });
             }
             ends.push((line, bytes.len()));
+            is_over = is_endless;
         }
         if is_over || bytes.len() >= BATCH_BYTES {
             contents.parse_batch(&bytes, &ends, change);
@@ -474,8 +475,19 @@ mod tests {
         );
     }
 
+    /// Issue 50: `report /dev/zero` never ended.
     #[test]
-    fn an_endless_line_is_passed_over_without_being_kept() {
+    fn an_input_without_an_end_of_line_is_refused_and_the_records_before_it_are_kept() {
+        let good = to_line(&record(vec![5]));
+        let Contents { records, errors } =
+            read(io::BufReader::new(Read::chain(&good[..], io::repeat(0)))).unwrap();
+        assert_eq!((records.len(), errors.len()), (1, 1));
+        let said = errors[0].to_string();
+        assert_eq!(said, "line 2: longer than 67108864 bytes, and what follows is not read");
+    }
+
+    #[test]
+    fn a_long_line_is_passed_over_without_being_kept() {
         let mut bytes = vec![b'x'; MAX_LINE_BYTES + 10];
         bytes.push(b'\n');
         bytes.extend(to_line(&record(vec![5])));
