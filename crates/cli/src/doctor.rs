@@ -8,13 +8,13 @@ use daqmeter_digitizer::devices::FAMILIES;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_kernels::Isa;
 use daqmeter_record::units::{plural, show_bytes};
-use daqmeter_report::table::{paragraphs, plain};
+use daqmeter_report::table::paragraphs;
 use daqmeter_sys::available::{self, cpu_quota};
 use daqmeter_sys::host::{Files, is_root};
 use daqmeter_sys::net::enable_gro;
 use daqmeter_sys::perf::{EVENTS, Event, Sampler, open_counter};
 
-use crate::output::{Ended, emit};
+use crate::output::{Ended, emit, row_writer};
 
 /// Show what this host has, what is missing and how to get it.
 #[derive(Debug, Args)]
@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// Show what this host has, too
     #[arg(long)]
     all: bool,
+    /// Print JSON lines with state (ok or --), what, found, what_to_do
+    #[arg(long)]
+    json: bool,
 }
 
 /// State of a facility: as it should be, or an error.
@@ -42,23 +45,22 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     findings.push(("UDP in batches", there(batches), old));
     let missing = findings.iter().filter(|(_, state, _)| state.is_err()).count();
     let there = findings.len() - missing;
-    let answer = format!(
-        "{missing} of {} facilities are missing or not as they should be\n",
-        findings.len()
-    );
-    let shown = findings.into_iter().filter(|(_, state, _)| arguments.all || state.is_err());
-    let rows = shown.map(|(name, state, remedy)| {
+    let is_whole = arguments.all || arguments.json;
+    let shown = findings.into_iter().filter(|(_, state, _)| is_whole || state.is_err());
+    let mut rows = shown.map(|(name, state, remedy)| {
         let (mark, remedy) = if state.is_ok() { ("ok", "") } else { ("--", remedy) };
         let found = state.unwrap_or_else(|found| found);
         [mark, name, &found, remedy].map(str::to_owned).to_vec()
     });
-    let table = plain(&["", "what", "found", "what to do"], rows);
-    let rest = if arguments.all {
-        String::new()
-    } else {
-        format!(" {there} are as they should be: --all\n")
-    };
-    emit(&(paragraphs(&answer) + &table + &rest))
+    let write = row_writer(arguments.json);
+    let table = write(&["state", "what", "found", "what to do"], &mut rows);
+    emit(&match is_whole {
+        true => table,
+        false => {
+            let first = format!("missing, or not as it should be: {missing}; good: {there} (--all)\n");
+            paragraphs(&first) + &table
+        }
+    })
 }
 
 /// Returns the missing devices and facilities.

@@ -9,10 +9,10 @@ use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
 use daqmeter_harness::{Loaded, text_input};
 use daqmeter_path::SHIPPED_PATHS;
-use daqmeter_report::table::{paragraphs, plain};
+use daqmeter_report::table::paragraphs;
 use daqmeter_sys::host::Files;
 
-use crate::output::{Ended, emit};
+use crate::output::{Ended, RowWriter, emit, row_writer};
 use crate::run::prospect;
 
 /// List devices, engines, plans, paths and more; list the points of a plan; draw a path.
@@ -26,10 +26,13 @@ pub(crate) struct Arguments {
     /// Print the file of a path, to start your own
     #[arg(long, requires = "what")]
     toml: bool,
+    /// Print JSON lines, with a field for each column
+    #[arg(long, conflicts_with = "toml")]
+    json: bool,
 }
 
 /// Name for the command line, title and table of each section.
-type Section = (&'static str, &'static str, fn() -> String);
+type Section = (&'static str, &'static str, fn(RowWriter) -> String);
 
 const SECTIONS: [Section; 7] = [
     ("devices", "Devices", devices),
@@ -44,15 +47,22 @@ const SECTIONS: [Section; 7] = [
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let wanted = arguments.what.as_deref();
     let sections = SECTIONS.iter().filter(|(name, ..)| wanted.is_none_or(|wanted| wanted == *name));
-    let text: Vec<String> =
-        sections.map(|(_, title, table)| format!("{title}\n{}", table())).collect();
+    let write = row_writer(arguments.json);
+    let text = sections.map(|(_, title, rows)| match arguments.json {
+        true => rows(write),
+        false => format!("{title}\n{}", rows(write)),
+    });
+    let text: Vec<String> = text.collect();
     emit(&match wanted {
         Some(name) if text.is_empty() && is_path(name) => {
             let path = daqmeter_path::Path::load(name)?;
+            if arguments.json {
+                return Err("--json: a path has no rows; --toml prints its file".into());
+            }
             if arguments.toml { path.text } else { paragraphs(&path.picture()) + "\n" }
         }
-        Some(name) if text.is_empty() => crate::run::points(&Plan::load(name)?),
-        _ => text.join("\n"),
+        Some(name) if text.is_empty() => crate::run::points(&Plan::load(name)?, arguments.json),
+        _ => text.join(if arguments.json { "" } else { "\n" }),
     })
 }
 
@@ -64,7 +74,7 @@ fn is_path(text: &str) -> bool {
     SHIPPED_PATHS.shipped(text).is_some() || text_input(Path::new(text)).is_ok_and(of_path)
 }
 
-fn devices() -> String {
+fn devices(write: RowWriter) -> String {
     let emulated = FAMILIES.iter().flat_map(|family| (family.emulated)());
     let emulated = emulated.map(|(names, about)| vec![names, "emulated".to_owned(), about]);
     let files = Files::default();
@@ -72,37 +82,37 @@ fn devices() -> String {
         let (driver, about) = (family.describe)(&node);
         vec![node, driver, about]
     });
-    plain(&["device", "driver", "description"], emulated.chain(real))
+    write(&["device", "driver", "description"], &mut emulated.chain(real))
 }
 
-fn engine_list() -> String {
+fn engine_list(write: RowWriter) -> String {
     let row = |engine: &daqmeter_harness::Engine| {
         let job = engine.parse(&engine.example());
         let state =
             job.map_or_else(|fault| format!("waived: {fault}"), |job| prospect(&job.availability));
         vec![engine.name.to_owned(), state, engine.description.to_owned()]
     };
-    plain(&["engine", "state", "description"], ENGINES.iter().map(row))
+    write(&["engine", "state", "description"], &mut ENGINES.iter().map(row))
 }
 
-fn paths() -> String {
+fn paths(write: RowWriter) -> String {
     let row = |name| {
         let path = daqmeter_path::Path::load(name).expect("ships and is tested");
         vec![path.name, path.title]
     };
-    plain(&["path", "title"], SHIPPED_PATHS.names().into_iter().map(row))
+    write(&["path", "title"], &mut SHIPPED_PATHS.names().into_iter().map(row))
 }
 
-fn bridges() -> String {
+fn bridges(write: RowWriter) -> String {
     let row = |bridge: Bridge| {
         let kind = if bridge.stream { "stream" } else { "datagrams" };
         vec![bridge.name, kind.to_owned(), bridge.about]
     };
     let bridges = BRIDGES.all().map(|file| Bridge::read(&file).expect("a test reads it"));
-    plain(&["bridge", "kind", "model"], bridges.map(row))
+    write(&["bridge", "kind", "model"], &mut bridges.map(row))
 }
 
-fn scenarios() -> String {
+fn scenarios(write: RowWriter) -> String {
     let row = |(name, text): &(&str, &str)| {
         let scenario = daqmeter_readout::Scenario::parse(text, name).expect("ships and is tested");
         let card = &scenario.card;
@@ -114,14 +124,14 @@ fn scenarios() -> String {
         [*name, &channels, &elinks, &payload, source, about].map(str::to_owned).to_vec()
     };
     let headings = ["scenario", "devices x channels", "E-links", "payload", "blocks", "title"];
-    plain(&headings, daqmeter_readout::Scenario::SHIPPED.files.iter().map(row))
+    write(&headings, &mut daqmeter_readout::Scenario::SHIPPED.files.iter().map(row))
 }
 
-fn copies() -> String {
+fn copies(write: RowWriter) -> String {
     let row = |path: &CopyPath| {
         let value = path.to_possible_value().expect("no path is hidden");
         let help = value.get_help().map(ToString::to_string);
         vec![value.get_name().to_owned(), help.unwrap_or_default(), prospect(&path.probe())]
     };
-    plain(&["path", "description", "state"], CopyPath::value_variants().iter().map(row))
+    write(&["path", "description", "state"], &mut CopyPath::value_variants().iter().map(row))
 }

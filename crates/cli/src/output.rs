@@ -3,6 +3,7 @@
 //! All printed text goes through [`emit`], [`tell`] or [`Failure::report`], and there through the
 //! sanitiser. [`read_file`] and the recorder make the text of records printable.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, Write};
@@ -13,7 +14,9 @@ use std::process::ExitCode;
 use daqmeter_record::file::Replacement;
 use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
+use daqmeter_report::table::plain;
 use serde::Serialize;
+use serde_json::json;
 
 pub(crate) use crate::failure::{CANNOT_TELL, Ended, FAILED, Failure, tell, tell_lines};
 use crate::interrupt;
@@ -39,6 +42,20 @@ pub(crate) fn emit_bytes(bytes: &[u8]) -> Ended {
 pub(crate) fn json_lines(values: &[impl Serialize]) -> Result<String, Failure> {
     let line = |value| Ok(serde_json::to_string(value)? + "\n");
     values.iter().map(line).collect()
+}
+
+/// Writer of rows below headings: a table for people, or JSON lines for programs.
+pub(crate) type RowWriter = fn(&[&str], &mut dyn Iterator<Item = Vec<String>>) -> String;
+
+pub(crate) fn row_writer(is_json: bool) -> RowWriter {
+    if is_json { json_rows } else { |headings, rows| plain(headings, rows) }
+}
+
+/// Writes each row as a line of JSON, with fields that are named as its columns.
+pub(crate) fn json_rows(headings: &[&str], rows: &mut dyn Iterator<Item = Vec<String>>) -> String {
+    let name = |heading: &&str| heading.to_lowercase().replace([' ', '-'], "_");
+    let line = |row| json!(BTreeMap::from_iter(headings.iter().map(name).zip(row))).to_string();
+    rows.map(|row| line(row) + "\n").collect()
 }
 
 /// Columns for text: COLUMNS if it is set, else those of the terminal, else 100, which fits a

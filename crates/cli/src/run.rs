@@ -14,7 +14,7 @@ use daqmeter_report::table;
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
-use crate::output::{Ended, Failure, read_file, tell};
+use crate::output::{Ended, Failure, RowWriter, read_file, row_writer, tell};
 
 /// Measure the points of a plan.
 ///
@@ -84,11 +84,11 @@ pub(crate) fn refuse_refused(done: &Done) -> Result<(), Failure> {
 
 /// Lists every point of the plan with its prospect. Engines say if they are available and
 /// understand the workload; nothing is opened for use.
-pub(crate) fn points(plan: &Plan) -> String {
+pub(crate) fn points(plan: &Plan, is_json: bool) -> String {
     let key =
         |point: &PlannedPoint| (point.study.clone(), point.engine.clone(), point.workload.key());
     let different = in_groups(plan.points.iter().map(|point| (key(point), point)));
-    let rows = different.iter().map(|(_, same)| {
+    let mut rows = different.iter().map(|(_, same)| {
         let (point, times) = (same[0], same.len().to_string());
         let PlannedPoint { study, engine, workload, source, .. } = point;
         let whole = workload.to_string();
@@ -97,11 +97,15 @@ pub(crate) fn points(plan: &Plan) -> String {
         let (steps, state) = (steps(point.steps), state(point).unwrap_or_else(refused));
         [study, engine, parameters, &steps, &times, &state].map(str::to_owned).to_vec()
     });
+    let headings = ["study", "engine", "parameters", "steps", "times", "state"];
+    let rows = row_writer(is_json)(&headings, &mut rows);
+    if is_json {
+        return rows;
+    }
     format!(
-        "{}{}\n{}\n{}, {} of them different{}\n",
+        "{}{}\n{rows}\n{}, {} of them different{}\n",
         table::paragraphs(&sanitise::text(&plan.title)),
         table::paragraphs(&plan.about),
-        table::plain(&["study", "engine", "parameters", "steps", "times", "state"], rows),
         plural(plan.points.len() as u64, "point"),
         different.len(),
         plan.budget.time.map_or(String::new(), |time| format!("; {} s for all", time.as_secs()))
@@ -131,10 +135,10 @@ fn steps(steps: StepPlan) -> String {
     }
 }
 
-pub(crate) fn shipped() -> String {
+pub(crate) fn shipped(write: RowWriter) -> String {
     let row = |name: &str| match Plan::load(name) {
         Ok(plan) => vec![name.to_owned(), plan.points.len().to_string(), plan.title],
         Err(why) => vec![name.to_owned(), "-".to_owned(), format!("refused: {why}")],
     };
-    table::plain(&["plan", "points", "title"], SHIPPED_PLANS.names().into_iter().map(row))
+    write(&["plan", "points", "title"], &mut SHIPPED_PLANS.names().into_iter().map(row))
 }

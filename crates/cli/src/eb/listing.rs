@@ -5,8 +5,22 @@ use std::fmt::Write;
 use daqmeter_etherbone::scan::ScannedRecord;
 use daqmeter_wire::etherbone::sdb::{MAGIC, Product, SdbRecord};
 
+use crate::output::json_rows;
+
 /// Characters of a name's field, as in the table on the device.
 const NAME_CHARS: usize = 19;
+
+/// Writes records with an address as JSON lines; `eb read` takes the numbers.
+pub(super) fn json<'a>(all: impl Iterator<Item = &'a ScannedRecord>) -> String {
+    let row = |found: &ScannedRecord| {
+        let Product { vendor, device, name, .. } = found.record.component()?.product;
+        let numbers = [vendor, device.into(), found.first?, found.last?];
+        let [vendor, device, first, last] = numbers.map(|number| format!("{number:#x}"));
+        Some(vec![found.path_text(), vendor, device, first, last, name.to_string()])
+    };
+    let headings = ["path", "vendor", "device", "first", "last", "name"];
+    json_rows(&headings, &mut all.filter_map(row))
+}
 
 /// Writes a row as eb-ls does: the base is that on the whole bus.
 pub(super) fn row(found: &ScannedRecord) -> String {

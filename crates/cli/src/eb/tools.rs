@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_etherbone::access::{ByteSpan, MAX_BYTES, Reach, Words};
+use daqmeter_etherbone::scan::ScannedRecord;
 use daqmeter_etherbone::{
     Address, Client, ClientOptions, EbDialect, EbError, discover as finding, scan,
 };
@@ -17,7 +18,7 @@ use daqmeter_wire::etherbone::{Endian, Width, Widths};
 use super::{Order, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
-use crate::output::{Ended, Failure, emit, emit_bytes, tell, write_with};
+use crate::output::{Ended, Failure, emit, emit_bytes, json_rows, tell, write_with};
 
 /// The slave, and the options that all C tools share.
 #[derive(Debug, Clone, Args)]
@@ -109,6 +110,9 @@ pub(crate) struct ReadArguments {
     /// File for the bytes of the range, - for standard output
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
+    /// Print a JSON line with address, bytes, value
+    #[arg(long, conflicts_with = "output", help_heading = "Output")]
+    json: bool,
 }
 
 /// Write a register, or with --from a range of bytes.
@@ -190,13 +194,17 @@ fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
 }
 
 pub(crate) fn read(arguments: &ReadArguments) -> Ended {
-    let ReadArguments { access, span: (at, bytes), output } = arguments;
+    let ReadArguments { access, span: (at, bytes), output, json } = arguments;
     let Some(file) = output else {
         let span = ByteSpan::register(*at, *bytes)?;
         let (mut client, words) = access.open(span)?;
         let value = accessed(words.value(&mut client))?;
         let digits = 2 * span.register.map_or(0, Width::bytes);
-        return emit(&format!("{value:0digits$x}\n"));
+        let row = vec![format!("{at:#x}"), bytes.to_string(), format!("{value:#x}")];
+        return emit(&match json {
+            true => json_rows(&["address", "bytes", "value"], &mut [row].into_iter()),
+            false => format!("{value:0digits$x}\n"),
+        });
     };
     let (mut client, words) = access.open(ByteSpan::range(*at, *bytes))?;
     let data = accessed(words.read(&mut client))?;
@@ -265,25 +273,32 @@ pub(crate) struct LsArguments {
     /// Print only the base addresses of this device
     #[arg(long, value_name = "VENDOR:DEVICE", value_parser = device)]
     find: Option<(u64, u32)>,
+    /// Print JSON lines with path, vendor, device, first, last, name
+    #[arg(long, help_heading = "Output")]
+    json: bool,
 }
 
 pub(crate) fn ls(arguments: &LsArguments) -> Ended {
-    let LsArguments { slave, flat, find } = arguments;
+    let LsArguments { slave, flat, find, json } = arguments;
     let mut client = slave.open()?;
     let scan = scan::scan(&mut client, !flat)?;
     if let Some((vendor, device)) = find {
         scan.unread.iter().for_each(|line| slave.warn(line));
-        let found = scan.devices((*vendor, *device)).into_iter().filter_map(|found| found.first);
-        let lines: String = found.map(|first| format!("{first:#x}\n")).collect();
+        let found = scan.devices((*vendor, *device)).into_iter();
+        let first = |found: &ScannedRecord| Some(format!("{:#x}\n", found.first?));
+        let lines = if *json { listing::json(found) } else { found.filter_map(first).collect() };
         return match lines.is_empty() {
             false => emit(&lines),
             true => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
         };
     }
-    let done = emit(&if slave.verbose {
+    let records = scan.found.iter().filter(|found| !found.is_head);
+    let done = emit(&if *json {
+        listing::json(records)
+    } else if slave.verbose {
         scan.found.iter().map(listing::details).collect::<String>()
     } else {
-        let rows = scan.found.iter().filter(|found| !found.is_head).map(listing::row);
+        let rows = records.map(listing::row);
         let head = "BusPath        VendorID         Product   BaseAddress(Hex)  Description\n";
         std::iter::once(head.to_owned()).chain(rows).collect()
     })?;
@@ -310,10 +325,13 @@ pub(crate) struct DiscoverArguments {
     /// End the search after this time without an answer
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s")]
     quiet: Duration,
+    /// Print JSON lines with slave, data, address
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
-    let DiscoverArguments { broadcast, quiet } = arguments;
+    let DiscoverArguments { broadcast, quiet, json } = arguments;
     let Address::Udp(host) = broadcast else {
         let why = format!("{broadcast} is not a UDP address; probes go by udp/<broadcast>");
         return Err(why.into());
@@ -322,9 +340,15 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());
-        format!("{name:<33} V.1; data={}-bit addr={}-bit\n", found.data, found.address)
+        vec![name, found.data.to_string(), found.address.to_string()]
     };
-    emit(&found.iter().map(row).collect::<String>())
+    let text =
+        |row: Vec<String>| format!("{:<33} V.1; data={}-bit addr={}-bit\n", row[0], row[1], row[2]);
+    let mut rows = found.iter().map(row);
+    emit(&match json {
+        true => json_rows(&["slave", "data", "address"], &mut rows),
+        false => rows.map(text).collect(),
+    })
 }
 
 #[cfg(test)]

@@ -24,6 +24,70 @@ fn a_device_and_another_output_take_what_a_verb_writes() {
     }
 }
 
+/// Issue 50: the line about the host was folded for the window, also in Markdown.
+#[test]
+fn what_programs_read_is_the_same_in_every_window() {
+    let folder = Folder::new();
+    folder.write("p.toml", PLAN);
+    folder.done("run p.toml --records r.jsonl -q");
+    for line in [
+        "report r.jsonl --format md",
+        "report r.jsonl --format csv",
+        "report r.jsonl --format json",
+        "report r.jsonl -o -",
+        "compare r.jsonl r.jsonl --json",
+        "history r.jsonl --json",
+        "list --json",
+        "list quick --json",
+        "pmu list --json",
+        "eb ls emu/gige --json",
+    ] {
+        let of = |columns: &str| folder.command(line).env("COLUMNS", columns).output().unwrap();
+        let (narrow, broad) = (of("40"), of("400"));
+        assert_eq!(common::stdout(&narrow), common::stdout(&broad), "{line}");
+    }
+    assert!(folder.done("report r.jsonl --format md").contains("- host: CPU clock"));
+}
+
+#[test]
+fn each_row_of_what_is_looked_up_is_a_line_of_json() {
+    let rows = |line: &str| -> Vec<serde_json::Value> {
+        let text = common::done(line);
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    };
+    let is_row = |row: &serde_json::Value, fields: &[&str]| {
+        let row = row.as_object().unwrap();
+        row.len() == fields.len() && fields.iter().all(|field| row[*field].is_string())
+    };
+    for (line, fields) in [
+        ("doctor --json", &["state", "what", "found", "what_to_do"][..]),
+        ("list devices --json", &["device", "driver", "description"]),
+        ("list engines --json", &["engine", "state", "description"]),
+        ("list plans --json", &["plan", "points", "title"]),
+        ("list paths --json", &["path", "title"]),
+        ("list bridges --json", &["bridge", "kind", "model"]),
+        ("list copies --json", &["path", "description", "state"]),
+        ("list quick --json", &["study", "engine", "parameters", "steps", "times", "state"]),
+        ("eb ls emu/gige --json", &["path", "vendor", "device", "first", "last", "name"]),
+    ] {
+        let rows = rows(line);
+        assert!(rows.len() > 2 && rows.iter().all(|row| is_row(row, fields)), "{line}: {rows:?}");
+    }
+    let scenario = &rows("list scenarios --json")[0];
+    assert_eq!(
+        (&scenario["scenario"], &scenario["devices_x_channels"]),
+        (&"gbt".into(), &"1 x 1".into())
+    );
+    let found = rows("eb ls emu/gige --find 0x651:0xb2afc251 --json");
+    assert_eq!((found.len(), &found[0]["first"]), (1, &"0x101000".into()));
+    let read = rows("eb read emu/gige 0x101018/4 --json");
+    assert!(
+        is_row(&read[0], &["address", "bytes", "value"]) && read[0]["bytes"] == "4",
+        "{read:?}"
+    );
+    common::fail_with(2, &[("list felix-card --json", "--toml prints its file")]);
+}
+
 /// A reader that closes the pipe (`| head -1`) ends the run as it ends other programs. The measured
 /// points are in the file.
 #[test]
