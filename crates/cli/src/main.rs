@@ -100,6 +100,12 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    // A panic is not the result of a measurement.
+    let done = guarded("the program", run).map_err(Failure::refused).flatten();
+    interrupt::exit_code(done.unwrap_or_else(Failure::report))
+}
+
+fn run() -> Ended {
     let mut command = command();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)));
@@ -108,15 +114,14 @@ fn main() -> ExitCode {
         Err(error) => return show_usage(&error),
     };
     daqmeter_report::table::set_window(output::window_columns());
-    let done = named::check(&command, &matches)
-        .and_then(|()| interrupt::take_over())
-        .and_then(|()| guarded("the verb", || run_verb(verb)).map_err(Failure::tool).flatten());
-    interrupt::exit_code(done.unwrap_or_else(Failure::report))
+    named::check(&command, &matches)?;
+    interrupt::take_over()?;
+    run_verb(verb)
 }
 
 /// Prints help or an error of the command line, that of a value in one line. Both are sanitised,
 /// since clap repeats words of it, which may be names of files that others chose.
-fn show_usage(error: &clap::Error) -> ExitCode {
+fn show_usage(error: &clap::Error) -> Ended {
     let mut text = error.render().to_string();
     if error.kind() == clap::error::ErrorKind::ValueValidation {
         text.truncate(text.find("\n\n").map_or(text.len(), |end| end + 1));
@@ -124,9 +129,9 @@ fn show_usage(error: &clap::Error) -> ExitCode {
     match error.use_stderr() {
         true => {
             output::tell_lines(&text);
-            ExitCode::from(2)
+            Ok(ExitCode::from(2))
         }
-        false => output::emit(&text).unwrap_or_else(Failure::report),
+        false => output::emit(&text),
     }
 }
 

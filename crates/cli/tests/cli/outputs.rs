@@ -88,6 +88,38 @@ fn each_row_of_what_is_looked_up_is_a_line_of_json() {
     common::fail_with(2, &[("list felix-card --json", "--toml prints its file")]);
 }
 
+const BOOK: &str = include_str!("../../../../docs/book/src/verbs/index.md");
+
+#[test]
+fn each_exit_code_of_the_book_is_that_of_its_example() {
+    let folder = Folder::new();
+    folder.write("r.jsonl", RECORDS);
+    let row = |line: &'static str| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (code, _, example) = (cells.next()?, cells.next()?, cells.next()?);
+        let example = example.strip_prefix("`daqmeter ")?.split(['`', '\\']).next()?;
+        Some((code.parse::<i32>().ok()?, example))
+    };
+    let rows: Vec<_> = BOOK.lines().filter_map(row).collect();
+    for (code, example) in &rows {
+        let ended = match code {
+            130 => {
+                let mut child = common::Running::start(example);
+                child.printed();
+                child.signal("INT");
+                child.end().0
+            }
+            141 => {
+                let (_, closed) = std::io::pipe().unwrap();
+                folder.command(example).stdout(closed).status().unwrap().code()
+            }
+            _ => folder.command(example).output().unwrap().status.code(),
+        };
+        assert_eq!(ended, Some(*code), "{example}");
+    }
+    assert!(rows.iter().map(|(code, _)| *code).eq([0, 1, 2, 3, 130, 141]), "{rows:?}");
+}
+
 /// A reader that closes the pipe (`| head -1`) ends the run as it ends other programs. The measured
 /// points are in the file.
 #[test]
