@@ -1,15 +1,15 @@
-//! Side of `daqmeter ab`: a program that measures one point again and again, a fresh process each
+//! Side of `daqmeter ab`: a point that daqmeter measures, or a shell command, a fresh process each
 //! time.
 
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use daqmeter_harness::StepPlan;
-use daqmeter_record::{Param, RunRecord, Workload, jsonl};
+use daqmeter_harness::{Context, StepPlan};
+use daqmeter_record::{EngineInfo, Lane, Param, RunRecord, Stage, Workload, jsonl};
 use serde_json::json;
 use toml::Value;
 
@@ -18,8 +18,10 @@ use crate::engines::engine;
 /// Repetitions of a process, and the time of each stage in one.
 const REPETITIONS: u64 = 4;
 const TIME_MS: u64 = 5;
-/// Time after which a process that does not end is ended.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which a process of a point ends.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Kind of the work of a shell command.
+pub const COMMAND: &str = "command";
 /// Environment variable of a side. It shifts the stack by its length, since the environment lies at
 /// its beginning. A page has every alignment that matters to a loop.
 const SIDE: &str = "DAQMETER_AB_SIDE";
@@ -86,12 +88,22 @@ fn param(name: &str, text: &str) -> Result<Param, String> {
     crate::plan::param(name, &value).map_err(|problem| format!("{name}: {problem}"))
 }
 
-/// A program and its point.
+/// Work of a side.
+#[derive(Clone, Debug)]
+pub enum AbWork {
+    /// A program of daqmeter that measures the point.
+    Point(PathBuf, PointRequest),
+    /// A command of the shell, with the facts of its records. One run is one sample.
+    Shell(String, Context),
+}
+
+/// A name and its work.
 #[derive(Clone, Debug)]
 pub struct AbSide {
     pub name: &'static str,
-    pub program: PathBuf,
-    pub point: PointRequest,
+    pub work: AbWork,
+    /// Time after which a process that does not end is ended.
+    pub patience: Duration,
 }
 
 impl AbSide {
@@ -100,53 +112,117 @@ impl AbSide {
     /// # Errors
     /// Names the side, and what it said last.
     pub fn measure(&self, shift_bytes: usize) -> Result<Vec<RunRecord>, String> {
-        let wrong = |what: &dyn Display| format!("side {}: {what}", self.name);
-        let mut command = Command::new(&self.program);
-        command.args(["run", "/dev/stdin", "--json"]);
-        if let Some(cpu) = self.point.cpu {
-            command.args(["--pin", &cpu.to_string()]);
+        match &self.work {
+            AbWork::Point(program, point) => {
+                let mut command = Command::new(program);
+                command.args(["run", "/dev/stdin", "--json"]).stdout(Stdio::piped());
+                if let Some(cpu) = point.cpu {
+                    command.args(["--pin", &cpu.to_string()]);
+                }
+                let ended = self.ended(command, shift_bytes, &point.plan())?;
+                self.checked(&ended, "ended without a record", |ended| !ended.records.is_empty())?;
+                Ok(ended.records)
+            }
+            AbWork::Shell(text, context) => {
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", text]).stdout(Stdio::null());
+                let mut record = shell_record(text, context);
+                let ended = self.ended(command, shift_bytes, "")?;
+                self.checked(&ended, "failed", |ended| ended.status.success())?;
+                record.wall_ns = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);
+                let stage = &mut record.lanes[0].stages[0];
+                (stage.end_ns, stage.sample_ns) = (record.wall_ns, vec![record.wall_ns]);
+                Ok(vec![record])
+            }
         }
+    }
+
+    fn wrong(&self, what: impl Display) -> String {
+        format!("side {}: {what}", self.name)
+    }
+
+    fn checked(
+        &self,
+        ended: &Ended,
+        what: &str,
+        is_good: impl Fn(&Ended) -> bool,
+    ) -> Result<(), String> {
+        let Ended { said, status, .. } = ended;
+        let said = said.lines().last().unwrap_or_default().trim_start_matches("daqmeter: ");
+        match (is_good(ended), &self.work) {
+            (true, _) => Ok(()),
+            (false, AbWork::Point(..)) if !said.is_empty() => Err(self.wrong(said)),
+            (false, _) if said.is_empty() => Err(self.wrong(format!("{what} ({status})"))),
+            (false, _) => Err(self.wrong(format!("{what} ({status}): {said}"))),
+        }
+    }
+
+    /// Runs a process to its end with that input.
+    fn ended(
+        &self,
+        mut command: Command,
+        shift_bytes: usize,
+        input: &str,
+    ) -> Result<Ended, String> {
+        let begin = Instant::now();
         let mut child = command
             .env(SIDE, "x".repeat(shift_bytes))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
             .stderr(Stdio::piped())
             // Ctrl-C goes to the parent only.
             .process_group(0)
             .spawn()
-            .map_err(|error| wrong(&format!("cannot start {}: {error}", self.program.display())))?;
+            .map_err(|error| {
+                self.wrong(format!("cannot start {}: {error}", command.get_program().display()))
+            })?;
         // A process that has ended reads nothing, and says why below.
-        let _ = child.stdin.take().map(|mut input| input.write_all(self.point.plan().as_bytes()));
-        let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+        let _ = child.stdin.take().map(|mut pipe| pipe.write_all(input.as_bytes()));
+        let (out, mut err) = (child.stdout.take(), child.stderr.take());
         let said = std::thread::spawn(move || {
-            let mut said = String::new();
-            let _ = err.as_mut().map(|pipe| pipe.read_to_string(&mut said));
-            said
+            let mut said = Vec::new();
+            let _ = err.as_mut().map(|pipe| pipe.read_to_end(&mut said));
+            String::from_utf8_lossy(&said).into_owned()
         });
-        let records = std::thread::spawn(move || out.as_mut().map(read));
-        let ended = daqmeter_sys::process::ends_within(&child, PATIENCE);
-        if !matches!(ended, Ok(true)) {
-            daqmeter_sys::process::kill_group(&child);
-        }
-        let status = child.wait().map_err(|error| wrong(&error))?;
-        let said = said.join().unwrap_or_default();
-        let last = said.lines().last().unwrap_or_default();
-        let records = records.join().ok().flatten().unwrap_or_default();
+        let records = std::thread::spawn(move || out.map(read).unwrap_or_default());
+        let ended = daqmeter_sys::process::ends_within(&child, self.patience);
+        let took = begin.elapsed();
+        // What a command left behind holds its pipes open.
+        daqmeter_sys::process::kill_group(&child);
+        let status = child.wait().map_err(|error| self.wrong(error))?;
+        let (said, records) = (said.join().unwrap_or_default(), records.join().unwrap_or_default());
         match ended {
-            Ok(true) if !records.is_empty() => Ok(records),
-            Ok(true) if last.is_empty() => {
-                Err(wrong(&format!("ended without a record ({status})")))
-            }
-            Ok(true) => Err(wrong(&last.trim_start_matches("daqmeter: "))),
-            _ => Err(wrong(&format!(
-                "made no progress for {} s and was stopped",
-                PATIENCE.as_secs()
+            Ok(true) => Ok(Ended { took, status, said, records }),
+            _ => Err(self.wrong(format!(
+                "did not end within {} s and was stopped",
+                self.patience.as_secs()
             ))),
         }
     }
 }
 
-fn read(pipe: &mut std::process::ChildStdout) -> Vec<RunRecord> {
+/// End of a process.
+struct Ended {
+    took: Duration,
+    status: ExitStatus,
+    /// Text that it wrote to its standard error.
+    said: String,
+    records: Vec<RunRecord>,
+}
+
+/// Returns the record of a run of a command, without its time. Each is an invocation.
+fn shell_record(text: &str, context: &Context) -> RunRecord {
+    let engine = EngineInfo { name: COMMAND.into(), target: "/bin/sh".into(), emulated: false };
+    let workload = Workload::new(COMMAND).with("line", text);
+    let mut record = context.blank_record(engine, workload);
+    record.study = "ab".to_owned();
+    record.origin_ns = daqmeter_sys::clock::monotonic_ns();
+    record.run_id = format!("{}-{}", context.run_id, record.origin_ns);
+    let stage = Stage { name: COMMAND.into(), ops_per_sample: 1, ..Stage::default() };
+    record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
+    record
+}
+
+fn read(pipe: std::process::ChildStdout) -> Vec<RunRecord> {
     let contents = jsonl::read_printable(std::io::BufReader::new(pipe));
     contents.map(|contents| contents.records).unwrap_or_default()
 }
@@ -174,21 +250,46 @@ mod tests {
         assert_eq!(plan.points[0].steps, StepPlan::ByPass(7));
     }
 
+    fn side(work: AbWork) -> AbSide {
+        AbSide { name: "B", work, patience: PATIENCE }
+    }
+
     #[test]
     fn a_side_that_goes_wrong_is_named_with_what_it_said() {
-        let side = |program: &str| AbSide {
-            name: "B",
-            program: program.into(),
-            point: PointRequest::parse("null").unwrap(),
+        let said = |program: &str| {
+            let point = PointRequest::parse("null").unwrap();
+            side(AbWork::Point(program.into(), point)).measure(9).unwrap_err()
         };
-        let nothing = side("true").measure(9).unwrap_err();
+        let nothing = said("true");
         assert!(
             nothing.starts_with("side B: ended without a record (exit status: 0)"),
             "{nothing}"
         );
-        let said = side("cat").measure(9).unwrap_err();
-        assert!(said.starts_with("side B: ") && said.contains("cat"), "{said}");
-        let absent = side("/nowhere/daqmeter").measure(9).unwrap_err();
+        assert!(said("cat").starts_with("side B: ") && said("cat").contains("cat"));
+        let absent = said("/nowhere/daqmeter");
         assert!(absent.starts_with("side B: cannot start /nowhere/daqmeter"), "{absent}");
+    }
+
+    fn shell(text: &str, patience: Duration) -> Result<Vec<RunRecord>, String> {
+        let work = AbWork::Shell(text.to_owned(), Context::default());
+        AbSide { patience, ..side(work) }.measure(9)
+    }
+
+    #[test]
+    fn a_command_is_one_sample_of_its_wall_time_and_its_end_is_said() {
+        let begin = Instant::now();
+        let records = shell("cat; echo out; sleep 100 &", PATIENCE).unwrap();
+        assert!(begin.elapsed() < PATIENCE, "what it leaves behind is ended");
+        let [record] = &records[..] else { panic!("{records:?}") };
+        assert_eq!(record.lanes[0].stages[0].sample_ns, [record.wall_ns]);
+        assert!(u128::from(record.wall_ns) <= begin.elapsed().as_nanos() && record.wall_ns > 0);
+        assert_eq!(record.workload.text("line"), Ok("cat; echo out; sleep 100 &"));
+        let failed = |text| shell(text, PATIENCE).unwrap_err();
+        let said = failed("echo one >&2; echo two >&2; exit 7");
+        assert_eq!(said, "side B: failed (exit status: 7): two");
+        assert_eq!(failed("exit 7"), "side B: failed (exit status: 7)");
+        assert!(failed("no-such-command").contains("exit status: 127"));
+        let long = shell("cat /dev/zero", Duration::from_millis(1)).unwrap_err();
+        assert!(long.starts_with("side B: did not end within 0 s"), "{long}");
     }
 }

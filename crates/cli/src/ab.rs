@@ -1,29 +1,33 @@
 //! `daqmeter ab`: two sides alternately, until it is decided whether they differ.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_campaign::ab::{AbSide, MAX_SHIFT, PointRequest};
+use daqmeter_campaign::ab::{AbSide, AbWork, COMMAND, MAX_SHIFT, PATIENCE, PointRequest};
 use daqmeter_campaign::{Plan, Site, engine};
 use daqmeter_harness::StopFlag;
 use daqmeter_harness::request::Problem;
-use daqmeter_record::RunRecord;
 use daqmeter_record::units::whole;
+use daqmeter_record::{RunRecord, Workload, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
 use crate::arguments::{budget, per_cent};
 use crate::compare::code_of;
+use crate::context::context;
 use crate::interrupt;
+use crate::named::Appended;
 use crate::output::{Ended, Failure, emit, json_lines};
-use crate::recorder::progress_bar;
+use crate::recorder::{Lines, progress_bar};
 
 /// Measure two sides alternately, and say whether they differ.
 ///
 /// A and B are two points: an engine with its parameters, and cpu=N for its CPU. With --plan they
-/// are two binaries of daqmeter that measure the same points. A new process measures each time, so
-/// that other programs disturb both sides alike. It ends when the answer is known, or after --time.
+/// are two binaries of daqmeter that measure the same points, with --commands two commands of the
+/// shell. A new process measures each time, so that other programs disturb both sides alike. It
+/// ends when the answer is known, or after --time.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/ab.txt"))]
 pub(crate) struct Arguments {
@@ -36,15 +40,21 @@ pub(crate) struct Arguments {
     /// Plan whose points are measured with two binaries: a file or a name
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
+    /// A and B are commands of the shell: compare their times from start to end
+    #[arg(long, conflicts_with = "plan")]
+    commands: bool,
     /// Largest difference that counts as none
     #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
     ignore: f64,
     /// Longest time for each point
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
     time: Duration,
-    /// CPU for both sides [default: the last one allowed]
+    /// CPU for both sides [default: the last one allowed; for commands all]
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
+    /// Append the record of each measurement to this file (JSON lines)
+    #[arg(long, value_name = "FILE.jsonl")]
+    records: Option<Appended>,
     /// Print the comparisons as JSON lines
     #[arg(long)]
     json: bool,
@@ -57,13 +67,17 @@ const LOOKS: f64 = 10.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments)?;
+    let mut records = arguments.records.as_ref().map(Lines::open).transpose()?;
     let stop = interrupt::flag();
     let progress = progress_bar(points.len(), !arguments.json);
     let (mut conclusions, mut refused) = (Vec::new(), Vec::new());
-    for requests in points.iter().take_while(|_| !stop.is_set()) {
-        progress.set_message(requests[0].workload.to_string());
-        let sides = sides(arguments, requests)?;
-        let compared = compared(arguments, &sides, points.len(), &stop);
+    for (name, sides) in points.iter().take_while(|_| !stop.is_set()) {
+        progress.set_message(name.clone());
+        let mut keep = |found: &[RunRecord]| {
+            let lines = || found.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>();
+            records.as_mut().map_or(Ok(()), |file| file.write(&lines()))
+        };
+        let compared = compared(arguments, sides, points.len(), &stop, &mut keep)?;
         progress.inc(1);
         match compared {
             Ok(compared) => {
@@ -73,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
                     false => compared.text(true),
                 })?;
             }
-            Err(why) => refused.push(format!("{}: {why}", requests[0].workload)),
+            Err(why) => refused.push(format!("{name}: {why}")),
         }
     }
     progress.finish_and_clear();
@@ -84,14 +98,29 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(code_of(conclusions.into_iter().max().unwrap_or(Conclusion::CannotTell)))
 }
 
-/// Returns the requests of A and B for each point.
-fn points(arguments: &Arguments) -> Result<Vec<[PointRequest; 2]>, Failure> {
+/// Returns the name of each point, and its sides.
+fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> {
     check_cpus("--pin", arguments.pin)?;
+    let texts = [&arguments.a, &arguments.b];
+    if arguments.commands {
+        // Children inherit the CPU.
+        arguments.pin.map(daqmeter_sys::affinity::pin_to).transpose()?;
+        let context = context();
+        let patience = PATIENCE.max(arguments.time);
+        let sides = texts.map(|text| AbWork::Shell(text.clone(), context.clone()));
+        return Ok(vec![(COMMAND.to_owned(), named(sides, patience))]);
+    }
     let last = daqmeter_sys::affinity::allowed_cpus()?.last().copied();
     // The first CPUs serve most interrupts.
     let placed = |request: PointRequest| PointRequest {
         cpu: request.cpu.or(arguments.pin).or(last),
         ..request
+    };
+    let point = |programs: &[PathBuf; 2], requests: [PointRequest; 2]| {
+        let name = requests[0].workload.to_string();
+        let [of_a, of_b] = requests.map(placed);
+        let [a, b] = programs.clone();
+        (name, named([AbWork::Point(a, of_a), AbWork::Point(b, of_b)], PATIENCE))
     };
     let Some(plan) = &arguments.plan else {
         let side = |text: &str, name: &str| {
@@ -99,37 +128,33 @@ fn points(arguments: &Arguments) -> Result<Vec<[PointRequest; 2]>, Failure> {
             check_cpus(&format!("{name}: cpu"), request.cpu)?;
             let job = engine(&request.workload.kind).map(|engine| engine.parse(&request.workload));
             job.map_err(|why| format!("{name}: {why}"))?.map_err(|why| format!("{name}: {why}"))?;
-            Ok::<_, Failure>(placed(request))
+            Ok::<_, Failure>(request)
         };
-        return Ok(vec![[side(&arguments.a, "A")?, side(&arguments.b, "B")?]]);
+        let own = std::env::current_exe()?;
+        return Ok(vec![point(&[own.clone(), own], [side(texts[0], "A")?, side(texts[1], "B")?])]);
     };
+    let programs = [binary(texts[0])?, binary(texts[1])?];
     let site = Site { pin: arguments.pin.map(|cpu| vec![cpu]), ..Site::here() };
     let mut requests: Vec<PointRequest> = Vec::new();
-    for point in Plan::load_for(plan, &site)?.points {
-        let (workload, cpu, steps) = (point.workload, point.pin.first().copied(), point.steps);
-        let request = placed(PointRequest { workload, cpu, steps });
+    for found in Plan::load_for(plan, &site)?.points {
+        let (workload, cpu, steps) = (found.workload, found.pin.first().copied(), found.steps);
+        let request = PointRequest { workload, cpu, steps };
         // Repetitions are measured anyway.
         if !requests.contains(&request) {
             requests.push(request);
         }
     }
-    Ok(requests.into_iter().map(|request| [request.clone(), request]).collect())
+    Ok(requests.into_iter().map(|request| point(&programs, [request.clone(), request])).collect())
+}
+
+fn named(works: [AbWork; 2], patience: Duration) -> [AbSide; 2] {
+    let [a, b] = works;
+    [("A", a), ("B", b)].map(|(name, work)| AbSide { name, work, patience })
 }
 
 fn check_cpus(name: &str, cpu: Option<u32>) -> Result<(), Failure> {
     let checked = Problem::unless_cpus_exist("", &cpu.into_iter().collect::<Vec<_>>());
     Ok(checked.map_err(|problem| format!("{name} {}", problem.text))?)
-}
-
-fn sides(arguments: &Arguments, requests: &[PointRequest; 2]) -> Result<[AbSide; 2], Failure> {
-    let side = |name, program: &str, request: &PointRequest| {
-        let program = match arguments.plan {
-            Some(_) => binary(program)?,
-            None => std::env::current_exe()?,
-        };
-        Ok::<_, Failure>(AbSide { name, program, point: request.clone() })
-    };
-    Ok([side("A", &arguments.a, &requests[0])?, side("B", &arguments.b, &requests[1])?])
 }
 
 /// Returns the path of a file, even if it has no folder; else looks for it as the shell does.
@@ -150,7 +175,8 @@ fn compared(
     sides: &[AbSide; 2],
     points: usize,
     stop: &StopFlag,
-) -> Result<Compared, String> {
+    keep: &mut dyn FnMut(&[RunRecord]) -> Result<(), Failure>,
+) -> Result<Result<Compared, String>, Failure> {
     let began = Instant::now();
     let mut random = Random::new(1);
     let mut records: [Vec<RunRecord>; 2] = Default::default();
@@ -160,7 +186,13 @@ fn compared(
         for side in [first, 1 - first] {
             let shift_bytes =
                 usize::try_from(whole(random.uniform() * MAX_SHIFT)).expect("below 4096");
-            records[side].append(&mut sides[side].measure(shift_bytes)?);
+            match sides[side].measure(shift_bytes) {
+                Ok(mut found) => {
+                    keep(&found)?;
+                    records[side].append(&mut found);
+                }
+                Err(why) => return Ok(Err(why)),
+            }
         }
         pairs += 1;
         let is_over = stop.is_set() || began.elapsed() >= arguments.time;
@@ -169,13 +201,16 @@ fn compared(
         }
         look += look.div_ceil(2);
         let [a, b] = &mut records;
-        // Sides with other parameters are one point.
-        if let Some(of_a) = a.first().map(|record| record.workload.clone()) {
-            b.iter_mut().for_each(|record| record.workload = of_a.clone());
+        // Sides with other parameters are one point. Commands are not part of its name.
+        let of_a = a.first().map(|record| record.workload.clone());
+        let command = arguments.commands.then(|| Workload::new(COMMAND).into());
+        if let Some(of_all) = command.or(of_a) {
+            let all = a.iter_mut().chain(b.iter_mut());
+            all.for_each(|record| record.workload = Arc::clone(&of_all));
         }
         let compared = in_turn(a, b, arguments.ignore, LOOKS * points as f64);
         if is_over || compared.is_decided() {
-            return Ok(compared);
+            return Ok(Ok(compared));
         }
     }
 }

@@ -34,3 +34,23 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
     let (_, said) = folder.ends_with(2, &format!("ab {PROGRAM} true --plan two.toml"));
     assert!(said.contains("2 of 2 points not measured: null: side B: ended without"), "{said}");
 }
+
+#[test]
+fn two_commands_take_turns_and_the_time_of_each_run_is_kept() {
+    let folder = Folder::new();
+    let turns = |count: u32| format!("'i=0; while [ $i -lt {count} ]; do i=$((i+1)); done'");
+    let (few, many) = (turns(1_000), turns(100_000));
+    let ab = |rest: &str| format!("ab --commands {few} {rest} --time 2m --records r.jsonl");
+    let (text, _) = folder.ends_with(1, &ab(&many));
+    assert!(text.contains(" ab command ") && text.contains("different: B takes "), "{text}");
+    let kept = |side: &str| {
+        let lines = folder.read("r.jsonl");
+        lines.lines().filter(|line| line.contains(side)).count()
+    };
+    assert_eq!(kept("lt 100000 "), kept("lt 1000 "), "pairs");
+    assert!(kept("sample_ns") >= 8, "four pairs before the first look");
+    folder.done("report r.jsonl");
+    folder.done(&ab(&format!("{few} --ignore 900%")));
+    let (_, said) = folder.ends_with(2, &ab("'echo gone >&2; exit 7'"));
+    assert!(said.contains("command: side B: failed (exit status: 7): gone"), "{said}");
+}
