@@ -1,7 +1,8 @@
-//! The Debian package: the program, its manual pages, completions for three shells, documents.
+//! The Debian package: the program, links by which it is a C tool, its manual pages, completions for three shells, documents.
 //! `dpkg-deb` writes it from a folder with the layout of the user's system.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -15,6 +16,9 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions/_daqmeter"),
     ("fish", "usr/share/fish/vendor_completions.d/daqmeter.fish"),
 ];
+
+/// Names of the C tools of Etherbone, which the program answers to.
+const TOOLS: &str = "eb-ls eb-read eb-write eb-find eb-get eb-put eb-discover eb-snoop eb-tunnel";
 
 /// Makes the package of a program in a folder.
 pub(super) fn make(program: &Path, folder: &Path) -> Result<()> {
@@ -49,6 +53,9 @@ pub(super) fn make(program: &Path, folder: &Path) -> Result<()> {
         .run()?;
     fs::create_dir(stage.join("usr/bin"))?;
     fs::copy(program, stage.join("usr/bin/daqmeter"))?;
+    for tool in TOOLS.split(' ') {
+        symlink("daqmeter", stage.join("usr/bin").join(tool))?;
+    }
     let architecture = line("dpkg --print-architecture").output()?;
     put(&stage, "DEBIAN/control", &control(program, architecture.trim())?)?;
     // All can read the files, for any umask.

@@ -15,7 +15,7 @@ const ELSEWHERE: [&str; 6] = [
     "cargo run --release -- survey",
     "cargo test --workspace",
     "export PATH=",
-    "sha256sum -c SHA256SUMS",
+    "sha256sum -c",
     "sudo dpkg -i daqmeter_",
     "pip install daqmeter-",
 ];

@@ -6,10 +6,12 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use daqmeter_harness::{Context, StepPlan};
 use daqmeter_record::{EngineInfo, Lane, Param, RunRecord, Stage, Workload, jsonl};
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::process::{ends_within, kill_group};
 use serde_json::json;
 use toml::Value;
 
@@ -120,16 +122,16 @@ impl AbSide {
                     command.args(["--pin", &cpu.to_string()]);
                 }
                 let ended = self.ended(command, shift_bytes, &point.plan())?;
-                self.checked(&ended, "ended without a record", |ended| !ended.records.is_empty())?;
-                Ok(ended.records)
+                let has_records = !ended.records.is_empty();
+                Ok(self.checked(ended, has_records, "ended without a record")?.records)
             }
             AbWork::Shell(text, context) => {
                 let mut command = Command::new("/bin/sh");
                 command.args(["-c", text]).stdout(Stdio::null());
                 let mut record = shell_record(text, context);
                 let ended = self.ended(command, shift_bytes, "")?;
-                self.checked(&ended, "failed", |ended| ended.status.success())?;
-                record.wall_ns = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);
+                let is_good = ended.status.success();
+                record.wall_ns = self.checked(ended, is_good, "failed")?.took_ns;
                 let stage = &mut record.lanes[0].stages[0];
                 (stage.end_ns, stage.sample_ns) = (record.wall_ns, vec![record.wall_ns]);
                 Ok(vec![record])
@@ -141,20 +143,10 @@ impl AbSide {
         format!("side {}: {what}", self.name)
     }
 
-    fn checked(
-        &self,
-        ended: &Ended,
-        what: &str,
-        is_good: impl Fn(&Ended) -> bool,
-    ) -> Result<(), String> {
-        let Ended { said, status, .. } = ended;
-        let said = said.lines().last().unwrap_or_default().trim_start_matches("daqmeter: ");
-        match (is_good(ended), &self.work) {
-            (true, _) => Ok(()),
-            (false, AbWork::Point(..)) if !said.is_empty() => Err(self.wrong(said)),
-            (false, _) if said.is_empty() => Err(self.wrong(format!("{what} ({status})"))),
-            (false, _) => Err(self.wrong(format!("{what} ({status}): {said}"))),
-        }
+    fn checked(&self, ended: Ended, is_good: bool, what: &str) -> Result<Ended, String> {
+        let said = ended.said.lines().last().map(|line| format!(": {line}")).unwrap_or_default();
+        let status = ended.status;
+        if is_good { Ok(ended) } else { Err(self.wrong(format!("{what} ({status}){said}"))) }
     }
 
     /// Runs a process to its end with that input.
@@ -164,7 +156,7 @@ impl AbSide {
         shift_bytes: usize,
         input: &str,
     ) -> Result<Ended, String> {
-        let begin = Instant::now();
+        let begin_ns = monotonic_ns();
         let mut child = command
             .env(SIDE, "x".repeat(shift_bytes))
             .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
@@ -184,14 +176,14 @@ impl AbSide {
             String::from_utf8_lossy(&said).into_owned()
         });
         let records = std::thread::spawn(move || out.map(read).unwrap_or_default());
-        let ended = daqmeter_sys::process::ends_within(&child, self.patience);
-        let took = begin.elapsed();
+        let ended = ends_within(&child, self.patience);
+        let took_ns = monotonic_ns() - begin_ns;
         // What a command left behind holds its pipes open.
-        daqmeter_sys::process::kill_group(&child);
+        kill_group(&child);
         let status = child.wait().map_err(|error| self.wrong(error))?;
         let (said, records) = (said.join().unwrap_or_default(), records.join().unwrap_or_default());
         match ended {
-            Ok(true) => Ok(Ended { took, status, said, records }),
+            Ok(true) => Ok(Ended { took_ns, status, said, records }),
             _ => Err(self.wrong(format!(
                 "did not end within {} s and was stopped",
                 self.patience.as_secs()
@@ -202,7 +194,7 @@ impl AbSide {
 
 /// End of a process.
 struct Ended {
-    took: Duration,
+    took_ns: u64,
     status: ExitStatus,
     /// Text that it wrote to its standard error.
     said: String,
@@ -215,7 +207,7 @@ fn shell_record(text: &str, context: &Context) -> RunRecord {
     let workload = Workload::new(COMMAND).with("line", text);
     let mut record = context.blank_record(engine, workload);
     record.study = "ab".to_owned();
-    record.origin_ns = daqmeter_sys::clock::monotonic_ns();
+    record.origin_ns = monotonic_ns();
     record.run_id = format!("{}-{}", context.run_id, record.origin_ns);
     let stage = Stage { name: COMMAND.into(), ops_per_sample: 1, ..Stage::default() };
     record.lanes = vec![Lane { stages: vec![stage], ..Lane::default() }];
@@ -229,6 +221,8 @@ fn read(pipe: std::process::ChildStdout) -> Vec<RunRecord> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]

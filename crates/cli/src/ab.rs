@@ -67,17 +67,13 @@ const LOOKS: f64 = 10.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments)?;
-    let mut records = arguments.records.as_ref().map(Lines::open).transpose()?;
+    let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
     let stop = interrupt::flag();
     let progress = progress_bar(points.len(), !arguments.json);
     let (mut conclusions, mut refused) = (Vec::new(), Vec::new());
     for (name, sides) in points.iter().take_while(|_| !stop.is_set()) {
         progress.set_message(name.clone());
-        let mut keep = |found: &[RunRecord]| {
-            let lines = || found.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>();
-            records.as_mut().map_or(Ok(()), |file| file.write(&lines()))
-        };
-        let compared = compared(arguments, sides, points.len(), &stop, &mut keep)?;
+        let compared = compared(arguments, sides, points.len(), &stop, &mut file);
         progress.inc(1);
         match compared {
             Ok(compared) => {
@@ -175,8 +171,8 @@ fn compared(
     sides: &[AbSide; 2],
     points: usize,
     stop: &StopFlag,
-    keep: &mut dyn FnMut(&[RunRecord]) -> Result<(), Failure>,
-) -> Result<Result<Compared, String>, Failure> {
+    file: &mut Option<Lines>,
+) -> Result<Compared, String> {
     let began = Instant::now();
     let mut random = Random::new(1);
     let mut records: [Vec<RunRecord>; 2] = Default::default();
@@ -186,13 +182,11 @@ fn compared(
         for side in [first, 1 - first] {
             let shift_bytes =
                 usize::try_from(whole(random.uniform() * MAX_SHIFT)).expect("below 4096");
-            match sides[side].measure(shift_bytes) {
-                Ok(mut found) => {
-                    keep(&found)?;
-                    records[side].append(&mut found);
-                }
-                Err(why) => return Ok(Err(why)),
-            }
+            let mut found = sides[side].measure(shift_bytes)?;
+            let lines = found.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>();
+            let written = file.as_mut().map_or(Ok(()), |file| file.write(&lines));
+            written.map_err(|failure| failure.line().to_owned())?;
+            records[side].append(&mut found);
         }
         pairs += 1;
         let is_over = stop.is_set() || began.elapsed() >= arguments.time;
@@ -210,7 +204,7 @@ fn compared(
         }
         let compared = in_turn(a, b, arguments.ignore, LOOKS * points as f64);
         if is_over || compared.is_decided() {
-            return Ok(Ok(compared));
+            return Ok(compared);
         }
     }
 }

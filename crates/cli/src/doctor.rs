@@ -57,7 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     emit(&match is_whole {
         true => table,
         false => {
-            let first = format!("missing, or not as it should be: {missing}; good: {there} (--all)\n");
+            let first =
+                format!("missing, or not as it should be: {missing}; good: {there} (--all)\n");
             paragraphs(&first) + &table
         }
     })

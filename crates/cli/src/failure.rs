@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use daqmeter_record::sanitise;
 
+use crate::eb_tools;
+
 const COULD_NOT_RUN: u8 = 2;
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const CANNOT_TELL: u8 = 3;
@@ -50,7 +52,7 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         if !self.line.is_empty() {
             // A closed stderr takes no message.
-            let _ = writeln!(io::stderr(), "daqmeter: {}", sanitise::text(&self.line));
+            tell(&format!("daqmeter: {}", self.line));
         }
         ExitCode::from(self.code)
     }
@@ -64,7 +66,7 @@ impl<E: Display> From<E> for Failure {
 }
 
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", sanitise::text(line));
+    let _ = writeln!(io::stderr(), "{}", sanitise::text(&eb_tools::renamed(line)));
 }
 
 pub(crate) fn tell_lines(text: &str) {

@@ -10,6 +10,7 @@ mod deferred;
 mod digitizer;
 mod doctor;
 mod eb;
+mod eb_tools;
 mod failure;
 mod files;
 mod help;
@@ -32,6 +33,7 @@ mod serve;
 mod survey;
 mod verdict;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -101,13 +103,27 @@ fn command() -> clap::Command {
 
 fn main() -> ExitCode {
     // A panic is not the result of a measurement.
-    let done = guarded("the program", run).map_err(Failure::refused).flatten();
-    interrupt::exit_code(done.unwrap_or_else(Failure::report))
+    let done = guarded("the program", called).map_err(Failure::refused).flatten();
+    let code = interrupt::exit_code(done.unwrap_or_else(Failure::report));
+    // The C tools have one code for all failures.
+    let is_tool = eb_tools::called().is_some() && code == ExitCode::from(2);
+    if is_tool { ExitCode::FAILURE } else { code }
 }
 
-fn run() -> Ended {
+fn called() -> Ended {
+    let Some(tool) = eb_tools::called() else { return run(std::env::args_os()) };
+    match tool.command_line(std::env::args_os().skip(1)) {
+        Some(line) => run(line),
+        None => {
+            output::tell_lines(&tool.usage());
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn run(line: impl IntoIterator<Item = OsString>) -> Ended {
     let mut command = command();
-    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = command.try_get_matches_from_mut(line);
     let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?.verb, matches)));
     let (verb, matches) = match parsed {
         Ok(parsed) => parsed,
@@ -123,6 +139,12 @@ fn run() -> Ended {
 /// since clap repeats words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error) -> Ended {
     let mut text = error.render().to_string();
+    if let Some(tool) = eb_tools::called() {
+        let line = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        output::tell(&format!("daqmeter: {}", line.trim_end()));
+        output::tell_lines(&tool.usage());
+        return Ok(ExitCode::FAILURE);
+    }
     if error.kind() == clap::error::ErrorKind::ValueValidation {
         text.truncate(text.find("\n\n").map_or(text.len(), |end| end + 1));
     }

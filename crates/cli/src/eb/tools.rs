@@ -273,23 +273,37 @@ pub(crate) struct LsArguments {
     /// Print only the base addresses of this device
     #[arg(long, value_name = "VENDOR:DEVICE", value_parser = device)]
     find: Option<(u64, u32)>,
+    /// Print only the one with this index, from 0
+    #[arg(long, requires = "find")]
+    index: Option<usize>,
     /// Print JSON lines with path, vendor, device, first, last, name
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
 pub(crate) fn ls(arguments: &LsArguments) -> Ended {
-    let LsArguments { slave, flat, find, json } = arguments;
+    let LsArguments { slave, flat, find, index, json } = arguments;
     let mut client = slave.open()?;
     let scan = scan::scan(&mut client, !flat)?;
     if let Some((vendor, device)) = find {
         scan.unread.iter().for_each(|line| slave.warn(line));
-        let found = scan.devices((*vendor, *device)).into_iter();
         let first = |found: &ScannedRecord| Some(format!("{:#x}\n", found.first?));
-        let lines = if *json { listing::json(found) } else { found.filter_map(first).collect() };
-        return match lines.is_empty() {
-            false => emit(&lines),
-            true => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
+        let found: Vec<&ScannedRecord> = scan.devices((*vendor, *device));
+        let chosen = index.map_or(Some(&found[..]), |at| found.get(at..=at));
+        return match (chosen, &found[..]) {
+            (_, []) => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
+            (Some(chosen), _) => {
+                let chosen = chosen.iter().copied();
+                emit(&if *json {
+                    listing::json(chosen)
+                } else {
+                    chosen.filter_map(first).collect()
+                })
+            }
+            (None, all) => Err(Failure::tool(format!(
+                "the last index of device {vendor:#x}:{device:#x} is {}",
+                all.len() - 1
+            ))),
         };
     }
     let records = scan.found.iter().filter(|found| !found.is_head);

@@ -313,3 +313,47 @@ fn perf_measures_and_its_record_can_be_shown() {
     let compared = folder.done("reproduce etherbone --from r.jsonl --all");
     assert!(compared.contains("TLU cycle: 3 reads, 1 write"));
 }
+
+#[test]
+fn called_by_the_name_of_a_c_tool_the_program_is_that_tool() {
+    let folder = Folder::new();
+    let call = |line: &str| {
+        let mut words = line.split(' ');
+        let name = folder.path(words.next().unwrap());
+        if !name.exists() {
+            std::os::unix::fs::symlink(common::PROGRAM, &name).unwrap();
+        }
+        let mut command = std::process::Command::new(&name);
+        let output = command.args(words).current_dir(folder.path("")).output().unwrap();
+        (output.status.code().unwrap(), common::stdout(&output), common::stderr(&output))
+    };
+    let snoop = Snoop::start("--bus timing-receiver");
+    let slave = snoop.at("udp");
+    folder.write("four", [1, 2, 3, 4]);
+    for (line, printed) in [
+        ("eb-find SLAVE 0x651 0xb2afc251", "0x101000\n"),
+        ("eb-find -vn 0 SLAVE 0x651 0xb2afc251", "0x101000\n"),
+        ("eb-put -c 8 SLAVE 0x10000 four", ""),
+        ("eb-read SLAVE 0x10000/4", "01020304\n"),
+        ("eb-write SLAVE 0x10004/4 0x05060708", ""),
+        ("eb-get -c8 SLAVE 0x10000/8 eight", ""),
+    ] {
+        let (code, out, said) = call(&line.replace("SLAVE", &slave));
+        assert_eq!((code, &*out), (0, printed), "{line}: {said}");
+    }
+    assert_eq!(std::fs::read(folder.path("eight")).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    let (_, listed, _) = call(&format!("eb-ls {slave}"));
+    assert_eq!(listed, done(&format!("ls {slave}")));
+    for (line, wanted) in [
+        ("eb-read SLAVE 0x70000000/4", "eb-read: "),
+        ("eb-find -n 1 SLAVE 0x651 0xb2afc251", "eb-find: the last index of device 0x651:"),
+        ("eb-find SLAVE 0x651", "Usage: eb-find [-a WIDTHS]"),
+        ("eb-read -h", "Usage: eb-read "),
+        ("eb-ls -x SLAVE", "eb-ls: unexpected argument '-x' found\nUsage: eb-ls "),
+        ("eb-ls udp", "eb-ls: invalid value 'udp'"),
+    ] {
+        let (code, out, said) = call(&line.replace("SLAVE", &slave));
+        assert_eq!((code, &*out), (1, ""), "{line}");
+        assert!(said.starts_with(wanted), "{line}: {said}");
+    }
+}
