@@ -120,12 +120,17 @@ impl TomlText {
 /// A value that requests name: one that ships with daqmeter, or that of a TOML file.
 pub trait Loaded: Sized {
     const SHIPPED: Shipped;
-    /// False if a file without a table is one, and what it must have is refused by its fields.
+    /// False if a file without a table is one, and [`Loaded::read`] refuses what it must have.
     const HAS_TABLES: bool = true;
 
     /// # Errors
     /// One line with file, line, field and problem.
     fn read(file: &TomlText) -> Result<Self, String>;
+
+    /// Digests of the files that it names.
+    fn digests(&self) -> String {
+        String::new()
+    }
 }
 
 /// A loaded value with its name. The file is read once, when the name is parsed, so that all parts
@@ -168,20 +173,23 @@ impl<T: Loaded> FromStr for Resolved<T> {
             _ => (text, ""),
         };
         let file = T::SHIPPED.get(name)?;
-        let digest = match T::SHIPPED.names().contains(&name) {
-            true => String::new(),
-            false => digest(&file.text),
+        if T::HAS_TABLES {
+            let table: toml::Table = file.parse()?;
+            if !table.values().any(|value| value.is_table() || value.is_array()) {
+                return Err(format!("{name}: no table is in this file, or in this pipe any more"));
+            }
+        }
+        let value = T::read(&file)?;
+        let digest = match (T::SHIPPED.names().contains(&name), value.digests()) {
+            (true, _) => String::new(),
+            (false, named) if named.is_empty() => digest(&file.text),
+            (false, named) => digest(&(digest(&file.text) + &named)),
         };
         if !wanted.is_empty() && wanted != digest {
             let kind = T::SHIPPED.kind;
             return Err(format!("{kind} {name} was changed: its digest is {digest}, not {wanted}"));
         }
-        let table: toml::Table = file.parse()?;
-        let is_filled = |value: &toml::Value| value.is_table() || value.is_array();
-        if T::HAS_TABLES && !table.values().any(is_filled) {
-            return Err(format!("{name}: no table is in this file, or in this pipe any more"));
-        }
-        Ok(Resolved { name: name.to_owned(), digest, value: Arc::new(T::read(&file)?) })
+        Ok(Resolved { name: name.to_owned(), digest, value: Arc::new(value) })
     }
 }
 

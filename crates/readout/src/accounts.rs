@@ -12,6 +12,9 @@ pub struct CardElink {
     pub tag: u64,
     /// Triggers for which the emulator made no fragment.
     pub deficit: u64,
+    /// Triggers for which the link sent nothing, as XOFF told it.
+    #[serde(default)]
+    pub xoff: u64,
     /// Fragments that found no room in the FIFO at all.
     pub fifo_lost: u64,
     pub truncated: u64,
@@ -24,10 +27,18 @@ pub struct CardElink {
 }
 
 impl CardElink {
-    pub(crate) fn counts(&mut self) -> [&mut u64; 6] {
-        let CardElink { deficit, fifo_lost, truncated, fault_lost, fault_flagged, chunks, .. } =
-            self;
-        [deficit, fifo_lost, truncated, fault_lost, fault_flagged, chunks]
+    pub(crate) fn counts(&mut self) -> [&mut u64; 7] {
+        let CardElink {
+            deficit,
+            xoff,
+            fifo_lost,
+            truncated,
+            fault_lost,
+            fault_flagged,
+            chunks,
+            ..
+        } = self;
+        [deficit, xoff, fifo_lost, truncated, fault_lost, fault_flagged, chunks]
     }
 }
 
@@ -36,6 +47,8 @@ pub struct CardAccount {
     pub issued: u64,
     pub vetoed_dma: u64,
     pub vetoed_fifo: u64,
+    #[serde(default)]
+    pub vetoed_outside: u64,
     pub elinks: Vec<CardElink>,
 }
 
@@ -258,7 +271,8 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         ledger.lose(name, count);
     }
     let marked = [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged)];
-    for (name, count) in marked.into_iter().chain([(LEFT, left)]).filter(|(_, count)| *count > 0) {
+    let rare = [(STOPPED[2], card.vetoed_outside), (STOPPED[3], at.xoff), (LEFT, left)];
+    for (name, count) in marked.into_iter().chain(rare).filter(|(_, count)| *count > 0) {
         ledger.lose(name, count);
     }
     ledger
@@ -307,7 +321,13 @@ mod tests {
             chunks: 85,
             ..CardElink::default()
         };
-        let card = CardAccount { issued: 100, vetoed_dma: 4, vetoed_fifo: 1, elinks: vec![at] };
+        let card = CardAccount {
+            issued: 100,
+            vetoed_dma: 4,
+            vetoed_fifo: 1,
+            vetoed_outside: 0,
+            elinks: vec![at],
+        };
         let reader = ReaderElink {
             chunks: 80,
             offered: 80,

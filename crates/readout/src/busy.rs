@@ -6,9 +6,15 @@ use serde::Serialize;
 pub enum Cause {
     Dma = 0,
     Fifo = 1,
+    /// Other detectors.
+    Outside = 2,
 }
 
+/// Number of causes, of which the last is not of the card.
+const COUNT: usize = 3;
+/// Causes of the card.
 pub(crate) const CAUSES: [Cause; 2] = [Cause::Dma, Cause::Fifo];
+const ALL: [Cause; COUNT] = [Cause::Dma, Cause::Fifo, Cause::Outside];
 
 /// A level with hysteresis: above the high mark it is on, below the low mark it is off, between
 /// them it stays.
@@ -24,7 +30,7 @@ impl Hysteresis {
     }
 }
 
-/// Dead time of one cause, or of both without overlap.
+/// Dead time of one cause, or of all without overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Dead {
     pub ns: u64,
@@ -77,15 +83,16 @@ impl DeadTime {
 /// BUSY output. A cause that is not enabled stops nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BusyLine {
-    enabled: [bool; 2],
-    live: [bool; 2],
-    dead: [DeadTime; 2],
+    enabled: [bool; COUNT],
+    live: [bool; COUNT],
+    dead: [DeadTime; COUNT],
     all: DeadTime,
 }
 
 impl BusyLine {
-    pub(crate) fn new(enabled: [bool; 2]) -> BusyLine {
-        BusyLine { enabled, ..BusyLine::default() }
+    /// Makes a line to which some of the card's causes are connected.
+    pub(crate) fn new([dma, fifo]: [bool; 2]) -> BusyLine {
+        BusyLine { enabled: [dma, fifo, true], ..BusyLine::default() }
     }
 
     /// Sets a cause: the OR over all channels.
@@ -112,7 +119,7 @@ impl BusyLine {
 
     /// Cause for which triggers are stopped.
     pub fn asserted(&self) -> Option<Cause> {
-        CAUSES.into_iter().find(|cause| self.enabled[*cause as usize] && self.is_live(*cause))
+        ALL.into_iter().find(|cause| self.enabled[*cause as usize] && self.is_live(*cause))
     }
 
     pub(crate) fn veto(&mut self, cause: Cause, triggers: u64) {
@@ -124,7 +131,7 @@ impl BusyLine {
         self.dead[cause as usize].at(now_ns)
     }
 
-    /// Dead time of both causes at a time: overlaps count once.
+    /// Dead time of all causes at a time: overlaps count once.
     pub fn all(&self, now_ns: u64) -> Dead {
         self.all.at(now_ns)
     }

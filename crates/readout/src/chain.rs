@@ -120,7 +120,7 @@ pub struct ReaderDone {
     pub notes: Vec<String>,
     pub ring_bytes: usize,
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
-    pub dead: [Dead; 3],
+    pub dead: [Dead; 4],
     /// Channels that asserted BUSY, as in [`crate::card::CardView`].
     pub asserted: Vec<ChannelBusy>,
     pub card_ns: u64,

@@ -19,6 +19,7 @@ pub mod check;
 pub mod decode;
 pub mod fragment;
 mod memory;
+pub mod pattern;
 mod peer;
 pub mod port;
 pub mod receive;

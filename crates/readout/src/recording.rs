@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use daqmeter_record::units::whole;
 
 use crate::card::{Card, CardState, ChannelId};
-use crate::scenario::Scenario;
+use crate::scenario::{BusySettings, Scenario};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -34,12 +34,18 @@ pub fn record(
     if scenario.card.ring.0 > SMALL_RING_BYTES && Card::fits(&scenario, SMALL_RING_BYTES) {
         // The output is independent of the ring, and a small one stays in the cache.
         scenario.card.ring.0 = SMALL_RING_BYTES;
-        (scenario.card.pointer_gap, scenario.busy) = (None, Default::default());
+        let outside = scenario.busy.outside.take();
+        scenario.busy = BusySettings { outside, ..BusySettings::default() };
+        scenario.card.pointer_gap = None;
+    }
+    if scenario.trigger.rate.0 == 0.0 {
+        let what = "trigger.rate: 0 Hz; without triggers there is nothing to record";
+        return Err(RecordError::Scenario(what.to_owned()));
     }
     let (mut card, mut rings) =
         Card::of_channels(&scenario, &[id]).map_err(RecordError::Scenario)?;
     let mut ring = rings.remove(0);
-    card.source.max_triggers = triggers;
+    card.source.limit(None, Some(triggers));
     card.start(0);
     // Steps that fill a small part of the ring, which stays in the cache.
     let per_trigger: usize =

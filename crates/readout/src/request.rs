@@ -9,6 +9,7 @@ use daqmeter_record::written::{ByteSize, Hertz, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::pattern::Pattern;
 use crate::scenario::{ReaderCompletion, Scenario};
 
 /// A scenario, and what replaces parts of it.
@@ -36,6 +37,14 @@ pub struct Chosen {
     )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: std::option::Option<ReaderCompletion>,
+    /// Times of the triggers: a file, or trains
+    #[arg(long, value_name = "FILE", conflicts_with = "rate_hz", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger_times: Option<Resolved<Pattern>>,
+    /// Intervals of BUSY from outside: a file of begins and ends
+    #[arg(long, value_name = "FILE", help_heading = REPLACED)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_outside: Option<Resolved<Pattern>>,
     /// Bytes of a chunk
     #[arg(long = "payload", value_name = "SIZE", value_parser = units::parse_bytes, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +67,11 @@ impl Chosen {
     /// Returns the scenario with all replaced parts. Fails if they do not go together.
     pub fn completed(&self) -> Result<Scenario, String> {
         let mut scenario = Scenario::clone(&self.scenario);
-        let Scenario { trigger, card, reader, .. } = &mut scenario;
+        let times = self.trigger_times.clone().or(scenario.trigger.times.take());
+        scenario.trigger.times = times;
+        scenario.take_rate();
+        let Scenario { trigger, card, busy, reader, .. } = &mut scenario;
+        busy.outside = self.busy_outside.clone().or(busy.outside.take());
         trigger.rate = self.rate_hz.map_or(trigger.rate, Hertz);
         reader.poll = self.poll_us.map_or(Ok(reader.poll), nanos)?;
         reader.completion = self.completion.unwrap_or(reader.completion);

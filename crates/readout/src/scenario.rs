@@ -5,7 +5,7 @@
 //! ```toml
 //! [trigger]
 //! source = "fixed"            # fixed, poisson
-//! rate = "1MHz"
+//! rate = "1MHz"              # or times = "FILE"
 //! [card]
 //! mode = "gbt"                # gbt, full
 //! links = 3                   # per DMA channel
@@ -14,6 +14,7 @@
 //! deficits = [0, 0, 0.0126]   # share of triggers for which each link has no fragment
 //! [busy]
 //! assert_below = "14MiB"
+//! outside = "FILE"            # intervals of BUSY of other detectors
 //! [reader]
 //! poll = "100us"
 //! ```
@@ -62,8 +63,14 @@ impl Loaded for Scenario {
             let stem = Path::new(&file.name).file_stem().unwrap_or_default();
             scenario.name = stem.to_string_lossy().into_owned();
         }
+        scenario.take_rate();
         scenario.check().map_err(|error| format!("{}: {error}", file.name))?;
         Ok(scenario)
+    }
+
+    fn digests(&self) -> String {
+        let named = [&self.trigger.times, &self.busy.outside];
+        named.into_iter().flatten().map(Resolved::digest).collect()
     }
 }
 

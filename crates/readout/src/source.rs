@@ -3,12 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use daqmeter_harness::Resolved;
 use daqmeter_record::units::{periods, whole};
 use daqmeter_stats::Random;
 
+use crate::pattern::Pattern;
 use crate::scenario::{TriggerKind, TriggerSettings};
 
 pub(crate) const NEVER: u64 = u64::MAX;
+/// A rate of 0 is one trigger in 31 years.
+const NO_RATE_HZ: f64 = 1e-9;
 
 /// Triggers in the order of time. Times are ns since the source's start.
 #[derive(Debug, Default)]
@@ -16,6 +20,7 @@ pub struct TriggerSource {
     pub period_ns: f64,
     /// Random numbers of a Poisson source, which is stepped.
     random: Option<Random>,
+    times: Option<Resolved<Pattern>>,
     pub issued: u64,
     /// Time of the last one that was issued.
     pub(crate) issued_ns: u64,
@@ -28,12 +33,13 @@ pub struct TriggerSource {
 
 impl TriggerSource {
     pub fn new(trigger: &TriggerSettings) -> TriggerSource {
-        let is_random = trigger.source == TriggerKind::Poisson;
+        let is_random = trigger.source == TriggerKind::Poisson && trigger.times.is_none();
         TriggerSource {
-            period_ns: 1e9 / trigger.rate.0,
+            period_ns: 1e9 / trigger.rate.0.max(NO_RATE_HZ),
             random: is_random.then(|| Random::new(trigger.seed)),
             end_ns: NEVER,
-            max_triggers: u64::MAX,
+            max_triggers: trigger.times.as_ref().map_or(u64::MAX, |times| times.count()),
+            times: trigger.times.clone(),
             ahead: VecDeque::with_capacity(1024),
             ..TriggerSource::default()
         }
@@ -43,7 +49,7 @@ impl TriggerSource {
     pub fn limit(&mut self, time: Option<Duration>, triggers: Option<u64>) {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(NEVER - 1);
         self.end_ns = time.map_or(self.end_ns, ns);
-        self.max_triggers = triggers.unwrap_or(self.max_triggers);
+        self.max_triggers = triggers.unwrap_or(u64::MAX).min(self.max_triggers);
     }
 
     /// Time of the n-th trigger from now, from 1; `NEVER` when the source ends before.
@@ -51,9 +57,10 @@ impl TriggerSource {
         if self.issued.saturating_add(n) > self.max_triggers {
             return NEVER;
         }
-        let at_ns = match &mut self.random {
-            None => whole((self.issued + n) as f64 * self.period_ns),
-            Some(random) => {
+        let at_ns = match (&self.times, &mut self.random) {
+            (Some(times), _) => times.at(self.issued + n - 1).unwrap_or(NEVER),
+            (None, None) => whole((self.issued + n) as f64 * self.period_ns),
+            (None, Some(random)) => {
                 while (self.ahead.len() as u64) < n {
                     self.last_ns -= random.uniform().ln() * self.period_ns;
                     self.ahead.push_back(whole(self.last_ns));
@@ -69,8 +76,11 @@ impl TriggerSource {
     }
 
     pub(crate) fn issue(&mut self, n: u64) {
+        if self.times.is_some() && n > 0 {
+            self.issued_ns = self.ahead(n);
+        }
         self.issued += n;
-        if self.random.is_none() {
+        if self.random.is_none() && self.times.is_none() {
             self.issued_ns = whole(self.issued as f64 * self.period_ns);
         }
         for _ in 0..n.min(self.ahead.len() as u64) {
@@ -80,7 +90,7 @@ impl TriggerSource {
 
     pub(crate) fn due(&mut self, now_ns: u64) -> u64 {
         let now_ns = now_ns.min(self.end_ns);
-        if self.random.is_none() {
+        if self.random.is_none() && self.times.is_none() {
             let total = periods(now_ns, self.period_ns);
             return total.min(self.max_triggers).saturating_sub(self.issued);
         }

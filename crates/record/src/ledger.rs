@@ -10,8 +10,13 @@ use crate::border::sum;
 /// Loss at the source of a read-out chain: items that it did not give.
 pub const NOT_GIVEN: &str = "emulator deficit";
 
-/// Triggers of a read-out chain that BUSY stopped at the source: they are dead time, not losses.
-pub const STOPPED: [&str; 2] = ["stopped by BUSY-by-DMA", "stopped by BUSY-by-FIFO"];
+/// Triggers of a read-out chain that BUSY stopped at the source, or XOFF at a link: they are dead time, not losses.
+pub const STOPPED: [&str; 4] = [
+    "stopped by BUSY-by-DMA",
+    "stopped by BUSY-by-FIFO",
+    "stopped by BUSY from outside",
+    "stopped by XOFF",
+];
 
 /// Units of the triggers of a board whose source is known: counted there, or inferred.
 pub const TRIGGERS: [&str; 2] = ["triggers", "triggers (inferred)"];

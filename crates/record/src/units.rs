@@ -155,7 +155,7 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
         factors.iter().find_map(|(unit, factor)| Some((bare.strip_suffix(*unit)?, *factor)));
     let (number, factor) = scaled.unwrap_or((bare, 1.0));
     let rate = number.trim_end().parse::<f64>().ok().map(|number| number * factor);
-    rate.filter(|rate| rate.is_finite() && *rate > 0.0)
+    rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
         .ok_or(wrong(input, "a rate such as 14Hz, 1.2kHz or 1MHz"))
 }
 

@@ -30,8 +30,8 @@ use crate::memory::{Buffer, HUGE_BYTES, Mapping, Pages};
 use crate::{SysError, available, failed};
 
 /// Marks the memory; the last byte is the layout's version.
-const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x01");
-pub const WORDS: usize = 7168;
+const MAGIC: u64 = u64::from_be_bytes(*b"DQMRING\x02");
+pub const WORDS: usize = 8192;
 const HEADER_WORDS: usize = 1024;
 const WORDS_BYTES: usize = (HEADER_WORDS + WORDS) * 8;
 const WORD_BYTES: usize = size_of::<u64>();

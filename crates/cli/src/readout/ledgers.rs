@@ -14,12 +14,13 @@ use crate::verdict::Verdict;
 /// Shows the counts of a card as it publishes them.
 pub(super) fn show_card(page: &Page, name: &str, view: &CardView) {
     let seconds = |ns: u64| ns as f64 * 1e-9;
-    let [dma, fifo, all] = view.dead;
+    let [dma, fifo, all, outside] = view.dead;
     page.set("daqmeter_triggers_total", &[name], view.account.issued as f64);
     page.set("daqmeter_vetoed_triggers_total", &[name], all.vetoed as f64);
     page.set("daqmeter_dead_seconds_total", &[name], seconds(all.ns));
-    page.set("daqmeter_dead_seconds_by_cause_total", &[name, "DMA"], seconds(dma.ns));
-    page.set("daqmeter_dead_seconds_by_cause_total", &[name, "FIFO"], seconds(fifo.ns));
+    for (cause, dead) in [("DMA", dma), ("FIFO", fifo), ("outside", outside)] {
+        page.set("daqmeter_dead_seconds_by_cause_total", &[name, cause], seconds(dead.ns));
+    }
     for busy in &view.asserted {
         let labels = [name, &*busy.channel.to_string()];
         page.set("daqmeter_busy", &labels, f64::from(busy.is_live));

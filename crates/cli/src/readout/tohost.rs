@@ -224,7 +224,7 @@ fn show_progress(reader: &ToHost, name: &str, page: &Page) {
 }
 
 fn json_line(name: &str, account: &FinalAccount, view: &CardView, verdict: &Verdict) -> Value {
-    let [by_dma, by_fifo, busy] = view.dead;
+    let [by_dma, by_fifo, busy, outside] = view.dead;
     let ledgers = account.ledgers();
     let elinks = ledgers.iter().map(|(tag, ledger)| {
         json!({ "elink": elink_of(*tag).map(|elink| elink.number()), "tag": format!("{tag:#x}"), "ledger": ledger, "closes": ledger.closes() })
@@ -232,7 +232,7 @@ fn json_line(name: &str, account: &FinalAccount, view: &CardView, verdict: &Verd
     json!({
         "name": name, "time_ns": view.now_ns,
         "chunks": account.readers.iter().map(|elink| elink.chunks).sum::<u64>(),
-        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo, "asserted": view.asserted },
+        "dead": { "busy": busy, "by_dma": by_dma, "by_fifo": by_fifo, "outside": outside, "asserted": view.asserted },
         "elinks": elinks.collect::<Vec<_>>(), "subscriptions": account.subscriptions,
         "closes": account.closes(), "card_is_lost": account.card_is_lost, "verdict": verdict,
     })

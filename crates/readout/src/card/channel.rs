@@ -10,7 +10,7 @@ use super::ChannelId;
 use super::generator::{Emulator, emulators};
 use super::tape::Tape;
 use crate::accounts::CardElink;
-use crate::busy::DeadTime;
+use crate::busy::{Cause, DeadTime};
 use crate::scenario::Scenario;
 
 #[derive(Debug)]
@@ -217,11 +217,17 @@ impl Channel {
         }
     }
 
-    pub(super) fn make(&mut self, now_ns: u64, number: u64) {
-        let Channel { dma, filler: Filler::Live(emulators), .. } = self else {
+    /// Makes the fragments of a trigger. Links that obey XOFF send none while it is on.
+    pub(super) fn make(&mut self, now_ns: u64, number: u64, obeys: bool) {
+        let Channel { dma, filler: Filler::Live(emulators), busy, .. } = self else {
             return;
         };
+        let is_off = obeys && busy[Cause::Fifo as usize];
         for emulator in emulators {
+            if is_off && emulator.is_of_link() {
+                emulator.account.xoff += 1;
+                continue;
+            }
             emulator.trigger(now_ns, number, dma.fifo_room(), &mut |block, birth_ns| {
                 dma.push(now_ns, birth_ns, block);
             });

@@ -75,7 +75,7 @@ impl Emulator {
         }
         let event = self.fragments;
         self.fragments += 1;
-        if self.spec.elink == Elink::TTC {
+        if !self.is_of_link() {
             self.payload.copy_from_slice(&ttc(now_ns, l0id).emit());
         } else if let Some(place) = self.payload.get_mut(3) {
             *place = event.to_le_bytes()[0];
@@ -99,6 +99,11 @@ impl Emulator {
             birth_ns = now_ns;
         });
         self.opened_ns = (!self.encoder.is_empty()).then_some(birth_ns);
+    }
+
+    /// False for the E-link of the trigger system, which has no XOFF.
+    pub(crate) fn is_of_link(&self) -> bool {
+        self.spec.elink != Elink::TTC
     }
 
     /// Bytes of the payload for which there is room; `None` without room.

@@ -25,7 +25,7 @@ use words::Wish;
 pub use words::{CardState, CardView};
 
 use crate::accounts::CardAccount;
-use crate::busy::{BusyLine, CAUSES, Hysteresis};
+use crate::busy::{BusyLine, CAUSES, Cause, Hysteresis};
 use crate::scenario::Scenario;
 use crate::source::{NEVER, TriggerSource};
 use channel::{Accepted, Channel};
@@ -44,6 +44,8 @@ pub struct Card {
     channels: Vec<Channel>,
     pub line: BusyLine,
     marks: [Hysteresis; 2],
+    /// Number of the next change of BUSY from outside.
+    next_change: u64,
     state: CardState,
     start_ns: u64,
     now_ns: u64,
@@ -104,6 +106,7 @@ impl Card {
             channels,
             line: BusyLine::new([scenario.busy.dma, scenario.busy.fifo]),
             marks: [of_ring, Hysteresis { high, low }],
+            next_change: 0,
             scenario,
             state: CardState::Idle,
             start_ns: 0,
@@ -220,6 +223,12 @@ impl Card {
     }
 
     fn update_busy(&mut self, now_ns: u64) {
+        let outside = self.scenario.busy.outside.as_ref();
+        let change = |number| outside?.at(number).filter(|at_ns| *at_ns <= now_ns);
+        while let Some(at_ns) = change(self.next_change) {
+            self.line.set(at_ns, Cause::Outside, self.next_change.is_multiple_of(2));
+            self.next_change += 1;
+        }
         let mut on = [false; 2];
         for channel in &mut self.channels {
             let filled = channel.dma.producer.filled();
@@ -321,8 +330,9 @@ impl Card {
             let number = self.accepted;
             self.accepted += 1;
             self.time_out(at_ns);
+            let obeys = self.scenario.card.xoff;
             for channel in &mut self.channels {
-                channel.make(at_ns, number);
+                channel.make(at_ns, number, obeys);
             }
         }
         self.time_out(now_ns);
@@ -372,6 +382,7 @@ impl Card {
     fn view_of(&self, channels: &[Channel]) -> CardView {
         let (line, now_ns) = (&self.line, self.now_ns);
         let [dma, fifo] = CAUSES.map(|cause| line.dead(cause, now_ns));
+        let outside = line.dead(Cause::Outside, now_ns);
         let elinks =
             |channel: &Channel| channel.accounts(&self.scenario, self.accepted, self.fifo_lost);
         let busy = |(at, channel): (usize, &Channel)| channel.dead.of_channel(at, now_ns);
@@ -381,9 +392,10 @@ impl Card {
                 issued: self.source.issued,
                 vetoed_dma: dma.vetoed,
                 vetoed_fifo: fifo.vetoed,
+                vetoed_outside: outside.vetoed,
                 elinks: channels.iter().flat_map(elinks).collect(),
             },
-            dead: [dma, fifo, line.all(now_ns)],
+            dead: [dma, fifo, line.all(now_ns), outside],
             asserted: self.channels.iter().enumerate().filter_map(busy).collect(),
             now_ns,
             start_ns: self.start_ns,
@@ -395,5 +407,57 @@ impl Card {
             let mut view = self.view_of(std::slice::from_ref(channel));
             words::publish(&channel.dma.producer, &mut view);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that reads every millisecond. Without XOFF the FIFO cuts chunks off, and loses them.
+    #[test]
+    fn links_in_full_mode_obey_xoff_and_each_counts_what_it_did_not_send() {
+        let lost = |xoff: bool| {
+            let text = format!(
+                "[trigger]\nrate = \"1MHz\"\n[busy]\ndma = false\n[card]\nmode = \"full\"\n\
+                 links = 2\npayload = \"256B\"\nring = \"128KiB\"\npointer_gap = \"1KiB\"\n\
+                 fifo = \"64KiB\"\nblocks = \"live\"\nttc = true\nxoff = {xoff}\n"
+            );
+            let (mut card, mut rings) = Card::new(&Scenario::parse(&text, "t").unwrap()).unwrap();
+            card.source.max_triggers = 20_000;
+            card.start(0);
+            for now_ms in 1.. {
+                card.advance(now_ms * 1_000_000);
+                let filled = rings[0].filled();
+                rings[0].release(filled);
+                if card.state() == CardState::Finished {
+                    break;
+                }
+            }
+            let [first, second, ttc] = words::view(&rings[0]).account.elinks[..] else {
+                panic!("two links and the trigger system")
+            };
+            for link in [first, second, ttc] {
+                assert_eq!(link.chunks + link.xoff + link.fifo_lost, 20_000, "{link:?}");
+            }
+            assert_eq!((first.xoff, ttc.xoff), (second.xoff, 0));
+            (first.xoff, first.fifo_lost + first.truncated)
+        };
+        let ((none, cut), (held, whole)) = (lost(false), lost(true));
+        assert!(none == 0 && cut > 1000 && held > 1000 && whole == 0, "{cut} {held} {whole}");
+    }
+
+    #[test]
+    fn a_rate_of_0_gives_no_trigger_and_ends_at_its_time() {
+        let scenario = Scenario::parse("[trigger]\nrate = 0\n[card]\nlinks = 1\n", "t").unwrap();
+        let (mut card, rings) = Card::new(&scenario).unwrap();
+        card.source.limit(Some(std::time::Duration::from_secs(1)), None);
+        card.start(0);
+        assert_eq!(card.next_event_ns(), 1_000_000_000);
+        card.advance(999_999_999);
+        assert_eq!((card.state(), card.source.issued), (CardState::Running, 0));
+        card.advance(1_000_000_000);
+        let view = words::view(&rings[0]);
+        assert_eq!((view.state, view.account.issued), (CardState::Finished, 0));
     }
 }

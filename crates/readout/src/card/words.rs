@@ -20,7 +20,7 @@ const FIFO_BYTES: usize = 5;
 const COUNTS: usize = 8;
 /// Each E-link's tag, and its counts in the order of [`CardElink::counts`].
 const FIRST_ELINK: usize = 64;
-const WORDS_PER_ELINK: usize = 7;
+const WORDS_PER_ELINK: usize = 8;
 
 /// Each channel's BUSY: intervals, ns, 1 while it is asserted.
 const FIRST_CHANNEL: usize = FIRST_ELINK + WORDS_PER_ELINK * MAX_ELINKS;
@@ -46,8 +46,8 @@ pub(crate) enum Wish {
 pub struct CardView {
     pub state: CardState,
     pub account: CardAccount,
-    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, both without overlap.
-    pub dead: [Dead; 3],
+    /// Dead time: BUSY-by-DMA, BUSY-by-FIFO, all without overlap, BUSY from outside.
+    pub dead: [Dead; 4],
     /// Channels of the card that asserted BUSY.
     pub asserted: Vec<ChannelBusy>,
     /// Time since the start up to which all counts hold.
@@ -58,12 +58,12 @@ pub struct CardView {
 impl CardView {
     fn counts(&mut self) -> impl Iterator<Item = &mut u64> {
         let CardView { account, dead, now_ns, .. } = self;
-        let CardAccount { issued, vetoed_dma, vetoed_fifo, .. } = account;
+        let CardAccount { issued, vetoed_dma, vetoed_fifo, vetoed_outside, .. } = account;
         let dead = dead.iter_mut().flat_map(|dead| {
             let Dead { ns, count, longest_ns, vetoed } = dead;
             [ns, count, longest_ns, vetoed]
         });
-        [issued, vetoed_dma, vetoed_fifo, now_ns].into_iter().chain(dead)
+        [issued, vetoed_dma, vetoed_fifo, vetoed_outside, now_ns].into_iter().chain(dead)
     }
 }
 

@@ -65,7 +65,7 @@ pub fn counters(
     let Some(first) = readers.first() else {
         return Vec::new();
     };
-    let [dma, fifo, any] = first.dead;
+    let [dma, fifo, any, outside] = first.dead;
     let [card_ns, triggers_ns] = [first.card_ns, first.triggers_ns].map(|ns| ns.max(1) as f64);
     let latency = latency(received);
     let bytes: u64 = received.iter().map(|report| report.bytes).sum();
@@ -95,6 +95,9 @@ pub fn counters(
     counters.extend(p99.map(|ns| Counter::measured("latency p99", ns as f64, "ns")));
     counters.push(Counter::measured("BUSY mark", mark as f64, "B"));
     counters.extend(busy_by_channel(&first.asserted, first.card_ns));
+    let share = outside.ns as f64 / card_ns;
+    let outside = Counter::measured("dead-time BUSY from outside", share, "of the time");
+    counters.extend(scenario.busy.outside.as_ref().map(|_| outside));
     counters
 }
 

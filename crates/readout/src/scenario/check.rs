@@ -106,8 +106,16 @@ impl Scenario {
     /// Checks the other rules, for numbers within their bounds.
     fn check_rules(&self) -> Result<(), String> {
         let (card, rate) = (&self.card, self.trigger.rate.0);
-        let what = || format!("{rate:?} Hz; 0.001 Hz to 1000 MHz");
-        rule(RATE_HZ.contains(&rate), "trigger.rate", what)?;
+        let what = || format!("{rate:?} Hz; 0, or 0.001 Hz to 1000 MHz");
+        rule(rate == 0.0 || RATE_HZ.contains(&rate), "trigger.rate", what)?;
+        let own = self.trigger.times.as_ref().map_or(rate, |times| times.rate_hz());
+        let what = || format!("{rate:?} Hz; the times in the file have {own:?} Hz: leave it out");
+        rule(rate == own, "trigger.rate", what)?;
+        let are_intervals = self.busy.outside.as_ref().is_none_or(|it| it.is_of_intervals());
+        let what = || "an interval has a begin and an end: an even number of times".to_owned();
+        rule(are_intervals, "busy.outside", what)?;
+        let what = || "is for mode = \"full\"".to_owned();
+        rule(!card.xoff || card.mode == Mode::Full, "card.xoff", what)?;
         let (links, channels) = (u16::from(card.links), card.channels);
         let what = || format!("{links} x {channels} channels; a device has 1 to 24 links");
         rule(links * channels <= 24, "card.links", what)?;

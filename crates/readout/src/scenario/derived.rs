@@ -1,5 +1,6 @@
 //! Values that follow from a scenario's fields.
 
+use daqmeter_record::written::Hertz;
 use daqmeter_wire::felix::encoder::blocks_of;
 use daqmeter_wire::felix::payload::{Fid, TTC_BYTES};
 use daqmeter_wire::felix::{BlockFormat, Elink};
@@ -68,11 +69,21 @@ impl Scenario {
         self.elinks(0, 0).iter().map(of).sum::<f64>() * format.block_bytes as f64 / MANY as f64
     }
 
+    /// Takes over the mean rate of a file of times.
+    pub(crate) fn take_rate(&mut self) {
+        let trigger = &mut self.trigger;
+        trigger.rate = trigger.times.as_ref().map_or(trigger.rate, |times| Hertz(times.rate_hz()));
+    }
+
     /// True if blocks made once are shown again. Not with what differs from turn to turn: the
-    /// trigger system's numbers, faults, deficits, and blocks closed by a timeout.
+    /// trigger system's numbers, faults, deficits, and blocks closed by a timeout; nor with triggers
+    /// that are looked at one by one.
     pub fn replays(&self) -> bool {
         let card = &self.card;
         card.blocks == BlockSource::Auto
+            && self.trigger.times.is_none()
+            && self.busy.outside.is_none()
+            && !card.xoff
             && !card.ttc
             && self.fault.is_empty()
             && card.deficits.iter().all(|deficit| *deficit == 0.0)

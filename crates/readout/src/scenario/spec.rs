@@ -1,8 +1,11 @@
 //! The fields of a scenario, with their defaults.
 
+use daqmeter_harness::Resolved;
 use daqmeter_record::written::{ByteSize, Hertz, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::pattern::Pattern;
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
@@ -25,17 +28,20 @@ pub enum TriggerKind {
     Poisson,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct TriggerSettings {
     pub source: TriggerKind,
+    /// 0 for no trigger. That of a file of times is their mean rate.
     pub rate: Hertz,
     pub seed: u64,
+    /// File of the times of the triggers, in place of a source.
+    pub times: Option<Resolved<Pattern>>,
 }
 
 impl Default for TriggerSettings {
     fn default() -> Self {
-        TriggerSettings { source: TriggerKind::Fixed, rate: Hertz(100e3), seed: 1 }
+        TriggerSettings { source: TriggerKind::Fixed, rate: Hertz(100e3), seed: 1, times: None }
     }
 }
 
@@ -100,6 +106,9 @@ pub struct CardSettings {
     pub dma_rate: Option<ByteSize>,
     /// Time after its first chunk at which a block that is not full is closed.
     pub timeout: Option<Nanos>,
+    /// True if the links of FULL mode obey XOFF: they send nothing while the FIFO of their channel
+    /// is above its mark.
+    pub xoff: bool,
 }
 
 impl Default for CardSettings {
@@ -122,11 +131,12 @@ impl Default for CardSettings {
             fifo: ByteSize(1 << 20),
             dma_rate: None,
             timeout: None,
+            xoff: false,
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct BusySettings {
     pub dma: bool,
@@ -136,11 +146,19 @@ pub struct BusySettings {
     /// Free bytes above which it is released; 1/4 of the ring by default.
     pub release_above: Option<ByteSize>,
     pub fifo: bool,
+    /// File of the intervals of BUSY from outside: begins and ends.
+    pub outside: Option<Resolved<Pattern>>,
 }
 
 impl Default for BusySettings {
     fn default() -> Self {
-        BusySettings { dma: true, assert_below: None, release_above: None, fifo: false }
+        BusySettings {
+            dma: true,
+            assert_below: None,
+            release_above: None,
+            fifo: false,
+            outside: None,
+        }
     }
 }
 

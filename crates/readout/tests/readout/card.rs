@@ -5,6 +5,7 @@ use daqmeter_readout::card::CardState;
 use daqmeter_readout::check::{CheckOptions, Checked, ElinkRow, check};
 use daqmeter_readout::decode::{blocks_of_card, decode};
 use daqmeter_readout::{Card, Scenario};
+use daqmeter_record::units::whole;
 use daqmeter_sys::ring::Consumer;
 use daqmeter_wire::felix::Subchunk;
 use daqmeter_wire::felix::decoder::most_subchunks;
@@ -212,6 +213,72 @@ fn a_slow_bus_backs_up_into_the_fifo_and_busy_by_fifo_holds_it() {
     assert!((0.53..0.58).contains(&share), "{share}");
     let events = checked(&bytes).rows[0].chunks as f64;
     assert!((events / 0.1 / 1e6 - (1.0 - share)).abs() < 0.02, "{events}");
+}
+
+/// A file in a folder that lives as long as the test.
+fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> String {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// The pattern is not of the card: dead time and stopped triggers are computed from the files only.
+#[test]
+fn triggers_of_a_file_and_busy_from_outside_give_exactly_the_dead_time_of_their_files() {
+    let mut random = daqmeter_stats::Random::new(50);
+    let mut ascending = |count: usize, step_ns: f64| {
+        let mut now_ns = 0;
+        let mut next = || {
+            now_ns += 1 + whole(random.uniform() * step_ns);
+            now_ns
+        };
+        (0..count).map(|_| next()).collect::<Vec<u64>>()
+    };
+    let (triggers, busy) = (ascending(5000, 2000.0), ascending(600, 12_000.0));
+    let lines = |times: &[u64]| times.iter().map(|ns| format!("{ns}ns\n")).collect::<String>();
+    let folder = tempfile::tempdir().unwrap();
+    let [times, outside] =
+        [("t", &triggers), ("b", &busy)].map(|(name, list)| file(&folder, name, &lines(list)));
+    let text = format!(
+        "[trigger]\ntimes = \"{times}\"\n[busy]\noutside = \"{outside}\"\n[card]\nlinks = 1\nring = \"4MiB\"\n"
+    );
+    let (card, checked) = run(&text, 5000, 12_345);
+    let end_ns = card.now_ns();
+    let intervals: Vec<(u64, u64)> = busy.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+    let is_dead = |at_ns: &&u64| intervals.iter().any(|(on, off)| (*on..*off).contains(*at_ns));
+    let vetoed = triggers.iter().filter(is_dead).count() as u64;
+    let begun = intervals.iter().filter(|(on, _)| *on <= end_ns);
+    let lengths: Vec<u64> = begun.map(|(on, off)| (*off).min(end_ns) - on).collect();
+    assert!(vetoed > 1000 && lengths.len() > 100, "{vetoed} {}", lengths.len());
+    let dead = card.line.dead(Cause::Outside, end_ns);
+    assert_eq!((dead.vetoed, dead.count), (vetoed, lengths.len() as u64));
+    assert_eq!((dead.ns, Some(&dead.longest_ns)), (lengths.iter().sum(), lengths.iter().max()));
+    assert_eq!((card.line.all(end_ns), card.line.dead(Cause::Dma, end_ns).ns), (dead, 0));
+    assert_eq!(card.source.issued, 5000);
+    assert!(checked.rows.iter().all(|row| row.chunks == 5000 - vetoed), "{:?}", checked.rows);
+}
+
+#[test]
+fn a_scenario_has_the_rate_and_the_digests_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let times = file(&folder, "t", "1us\nevery 4us\n");
+    let path = file(&folder, "s.toml", &format!("[trigger]\ntimes = \"{times}\"\n"));
+    let chosen = |text: &str| {
+        text.parse().map(|scenario| daqmeter_readout::Chosen { scenario, ..Default::default() })
+    };
+    let first = chosen(&path).unwrap();
+    assert_eq!(first.completed().unwrap().trigger.rate.0, 250e3);
+    let other = daqmeter_readout::Chosen { rate_hz: Some(1e3), ..first.clone() };
+    let refused = other.completed().unwrap_err();
+    assert!(
+        refused.starts_with("trigger.rate: 1000.0 Hz; the times in the file have"),
+        "{refused}"
+    );
+    std::fs::write(&times, "2us\nevery 4us\n").unwrap();
+    let changed = chosen(&first.scenario.to_string()).unwrap_err();
+    assert!(changed.contains("was changed: its digest is"), "{changed}");
+    let odd = Scenario::parse(&format!("[busy]\noutside = \"{times}\"\n"), "s").unwrap_err();
+    assert!(odd.contains("busy.outside: an interval has a begin and an end"), "{odd}");
 }
 
 #[test]

@@ -190,10 +190,12 @@ pub fn read_out(records: &[RunRecord]) -> Frame {
 fn details(record: &RunRecord) -> String {
     let value = |name: &str| record.counter(name).unwrap_or(0.0);
     let at = |name: &str| time(record.counter(name));
+    let outside = record.counter("dead-time BUSY from outside");
     let mut out = format!(
-        " dead time: {} % by DMA, {} % by FIFO; {} intervals, longest {}{}; {} triggers stopped\n",
+        " dead time: {} % by DMA, {} % by FIFO{}; {} intervals, longest {}{}; {} triggers stopped\n",
         percent(value("dead-time BUSY-by-DMA")),
         percent(value("dead-time BUSY-by-FIFO")),
+        outside.map_or(String::new(), |share| format!(", {} % from outside", percent(share))),
         value("BUSY intervals"),
         show_ns(value("longest BUSY")),
         asserted_by(&record.counters),
