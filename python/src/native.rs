@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use daqmeter_campaign::{Budget, Done, ENGINES, Plan, Runner, RunnerEvent};
@@ -19,7 +20,7 @@ use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::{ChunkPart, most_subchunks};
 use daqmeter_wire::felix::{BlockFormat, FelixHeader, Reassembler, Subchunk, subchunks};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyFileNotFoundError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
@@ -98,7 +99,7 @@ fn read(python: Python<'_>, paths: Vec<String>) -> PyResult<(Vec<String>, Vec<St
     python.detach(|| {
         let (mut lines, mut errors) = (Vec::new(), Vec::new());
         for path in &paths {
-            let refused = |error: std::io::Error| PyOSError::new_err(format!("{path}: {error}"));
+            let refused = |error| refused(path, &error);
             let file = BufReader::with_capacity(1 << 20, File::open(path).map_err(refused)?);
             let contents = jsonl::read(file).map_err(refused)?;
             lines.extend(contents.records.iter().map(line));
@@ -122,14 +123,22 @@ fn context() -> Context {
     daqmeter_campaign::context(tool, "python".into())
 }
 
+/// Error of its own class: FileNotFoundError, PermissionError.
+fn refused(path: &str, error: &io::Error) -> PyErr {
+    io::Error::new(error.kind(), format!("{path}: {error}")).into()
+}
+
 fn append_to(path: String) -> PyResult<File> {
     jsonl::append_to(path.as_ref()).map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => {
+        io::ErrorKind::WouldBlock => {
             PyOSError::new_err(format!("{path} is being written by another run"))
         }
-        _ => PyOSError::new_err(format!("{path}: {error}")),
+        _ => refused(&path, &error),
     })
 }
+
+/// Time between two looks for Ctrl-C.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Measures the points of a plan, given by its text or by its name; returns their records as JSON
 /// texts, each appended to a file first if one is named, and what was not measured, with the
@@ -144,30 +153,46 @@ fn run_plan(
     budget_s: Option<f64>,
 ) -> PyResult<(Vec<String>, Vec<String>)> {
     let plan = text.map_or_else(|| Plan::load(name), |text| Plan::parse(text, name));
-    let plan = plan.map_err(wrong)?;
+    let plan = plan.map_err(|why| match text.is_none() && !Path::new(name).exists() {
+        true => PyFileNotFoundError::new_err(why),
+        false => wrong(why),
+    })?;
     let time = budget_s.map(Duration::try_from_secs_f64);
     let budget =
         Budget { time: time.transpose().map_err(wrong)?.or(plan.budget.time), ..plan.budget };
     let mut file = out.map(append_to).transpose()?;
     let (mut lines, mut errors) = (Vec::new(), Vec::new());
     let take = |event: RunnerEvent<'_>| match event {
-        RunnerEvent::Planned { .. } => Ok(()),
-        // Ctrl-C ends a plan between points.
-        RunnerEvent::Begins(_) => Python::attach(|python| python.check_signals()),
+        RunnerEvent::Planned { .. } | RunnerEvent::Begins(_) => Ok(()),
         RunnerEvent::Measured(record) => {
-            if let Some(file) = &mut file {
-                file.write_all(&jsonl::to_line(&record))
-                    .map_err(|error| PyOSError::new_err(error.to_string()))?;
-            }
             lines.push(line(&record));
-            Ok(())
+            file.as_mut().map_or(Ok(()), |file| file.write_all(&jsonl::to_line(&record)))
         }
         RunnerEvent::Refused(point, fault) => {
             errors.push(format!("{}: {fault}", point.workload));
             Ok(())
         }
     };
-    let done = python.detach(|| Runner::new(context()).run(plan.points, budget, &[], take))?;
+    let mut runner = Runner::new(context());
+    let (stop, mut signal) = (runner.stop.clone(), Ok(()));
+    // Python handles signals in this thread only.
+    let done = python.detach(|| {
+        std::thread::scope(|scope| {
+            let run = scope.spawn(|| runner.run(plan.points, budget, &[], take));
+            while !run.is_finished() {
+                std::thread::sleep(LOOK);
+                if signal.is_ok() {
+                    signal = Python::attach(|python| python.check_signals());
+                }
+                if signal.is_err() {
+                    stop.set();
+                }
+            }
+            run.join()
+        })
+    });
+    signal?;
+    let done = done.map_err(|_| wrong("a bug in daqmeter ended the run"))??;
     let Done { begun, points, .. } = done;
     if !done.is_complete() {
         errors.push(format!("the time is over: {begun} of {points} points were begun"));

@@ -1,6 +1,10 @@
 """The package as its users meet it."""
 
 import json
+import pickle
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +84,7 @@ def test_a_cut_line_is_named_and_the_rest_is_read(tmp_path):
     path.write_text(line + "\n" + line[:100])
     records = daqmeter.load(path)
     assert len(records) == 1 and "cut off" in records.errors[0]
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(FileNotFoundError, match="No such file"):
         daqmeter.load(tmp_path / "nowhere.jsonl")
 
 
@@ -88,10 +92,15 @@ def test_an_engine_runs_and_leaves_a_record():
     record = daqmeter.run("convert", {"samples": 2000, "function": 3, "scale_factor": 0.5}, seconds=0.01)
     assert record["outcome"] == {"status": "ok"}
     assert record["lanes"][0]["stages"][0]["sample_ns"]
-    with pytest.raises(ValueError, match="not an engine; there are: null"):
-        daqmeter.run("convrt")
-    with pytest.raises(ValueError, match="`sample` is not a parameter of convert"):
-        daqmeter.run("convert", {"sample": 1})
+    for call, wanted in [
+        (lambda: daqmeter.run("convrt"), "engine: `convrt` is not an engine; there are: null"),
+        (lambda: daqmeter.run("convert", {"sample": 1}), "`sample` is not a parameter of convert"),
+        (lambda: daqmeter.run("null", seconds=-1), "`-1s` is not a time"),
+        (lambda: daqmeter.run("null", pin=[4000]), "4000"),
+    ]:
+        with pytest.raises(ValueError) as refused:
+            call()
+        assert wanted in str(refused.value) and "python:" not in str(refused.value), str(refused.value)
     assert "samples" in daqmeter.engines()["convert"]
 
 
@@ -106,8 +115,13 @@ def test_a_plan_runs_and_its_file_holds_what_it_measured(tmp_path):
     records = daqmeter.run_plan(plan, out=out)
     assert len(records) == 6 == len(daqmeter.load(out))
     assert len(records.to_pandas()) > 6
-    with pytest.raises(ValueError, match="shipped with daqmeter"):
+    with pytest.raises(FileNotFoundError, match="shipped with daqmeter"):
         daqmeter.run_plan("nonsense.toml")
+    precious = tmp_path / "keep.txt"
+    precious.write_text("precious")
+    with pytest.raises(OSError, match="keep.txt: does not hold records"):
+        daqmeter.run_plan(plan, out=precious)
+    assert precious.read_text() == "precious"
 
 
 def test_a_point_that_is_refused_and_a_cut_line_cost_only_themselves(tmp_path):
@@ -122,6 +136,18 @@ def test_a_point_that_is_refused_and_a_cut_line_cost_only_themselves(tmp_path):
     assert len(records) == 1 and len(records.errors) == 1 and "no-such-way" in records.errors[0]
     assert len(daqmeter.load(out)) == 1
     assert "the time is over: 0 of 2" in daqmeter.run_plan(plan, budget_s=0.0).errors[0]
+
+
+def test_ctrl_c_ends_a_run_at_once():
+    """A run of an hour in a process of its own, which gets the signal of Ctrl-C."""
+    begin = "import daqmeter; print('begins', flush=True); daqmeter.run('memory', {'read_bytes': '4KiB',"
+    script = begin + " 'read_lines': 1, 'write_lines': 1}, seconds=3600)"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "begins\n"
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
 
 
 def felix_block(elink: int, sequence: int, chunks: list[bytes]) -> bytes:
@@ -176,6 +202,30 @@ def test_moments_and_flags_are_numpy_arrays():
     columns = daqmeter.load(RECORDS).columns()
     assert columns["time_utc"].dtype == np.dtype("datetime64[ms]")
     assert columns["emulated"].dtype == np.bool_
+
+
+def test_empty_masked_and_misaligned_arrays_are_converted_and_a_number_is_refused(samples):
+    scale = daqmeter.Scale(0.5, 1.0, decimation=3, first=2)
+    assert scale(np.empty(0, np.uint16)).shape == (0,)
+    assert scale(np.empty((4, 0), np.uint16)).shape == scale(np.ones((4, 2), np.uint16)).shape == (4, 0)
+    masked = np.ma.array(samples, mask=samples % 2 == 0)
+    found = scale(masked)
+    assert (found.mask == masked.mask[2::3]).all() and (found.data == scale(samples)).all()
+    odd = np.frombuffer(b"x" + samples.tobytes(), np.uint8)[1:].view(np.uint16)
+    assert not odd.flags.aligned and (scale(odd) == scale(samples)).all()
+    with pytest.raises(TypeError, match="0 dimensions"):
+        scale(np.array(7, np.uint16))
+
+
+def test_a_conversion_goes_to_other_processes(samples):
+    for conversion in [daqmeter.Scale(0.5, 1.0, decimation=3), daqmeter.FixedPoint(1, 15, signed=True, double=True)]:
+        other = pickle.loads(pickle.dumps(conversion))
+        assert type(other) is type(conversion) and other.dtype == conversion.dtype
+        assert (other(samples) == conversion(samples)).all()
+
+
+def test_only_names_of_the_package_are_listed():
+    assert dir(daqmeter) == sorted(daqmeter.__all__) and "Any" not in dir(daqmeter)
 
 
 def test_rows_strides_and_signed_codes_are_converted_as_one_by_one():

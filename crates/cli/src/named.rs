@@ -81,8 +81,7 @@ impl Mentioned {
     }
 }
 
-/// Refuses a command line that would write over a file that it names twice, or over records. Also
-/// refuses one that would append records to a file without records.
+/// Refuses a command line that would write over a file that it names twice, or over records.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let mut mentioned = Vec::new();
     let mut verb = Some((command, matches));
@@ -92,11 +91,8 @@ pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failu
         verb = below.and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
     }
     refuse_same(&mentioned)?;
-    mentioned.iter().try_for_each(|file| match file.use_ {
-        Use::Read => Ok(()),
-        Use::Replaced => refuse_records(&file.path),
-        Use::Appended => refuse_other_text(&file.path),
-    })
+    let mut replaced = mentioned.iter().filter(|file| file.use_ == Use::Replaced);
+    replaced.try_for_each(|file| refuse_records(&file.path))
 }
 
 fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
@@ -183,14 +179,6 @@ pub(crate) fn refuse_records(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-fn refuse_other_text(path: &Path) -> Result<(), Failure> {
-    if let [] | [b'{', ..] = beginning(path).trim_ascii_start() {
-        return Ok(());
-    }
-    let path = path.display();
-    Err(Failure::refused(format!("{path} does not hold records: name another file for them")))
-}
-
 fn beginning(path: &Path) -> Vec<u8> {
     const LOOKED_AT: u64 = 4096;
     let mut bytes = Vec::new();
@@ -240,7 +228,7 @@ mod tests {
         ] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(refuse_records(&path).is_err(), is_kept, "{text}");
-            assert_eq!(refuse_other_text(&path).is_ok(), may_grow, "{text}");
+            assert_eq!(daqmeter_record::jsonl::append_to(&path).is_ok(), may_grow, "{text}");
         }
     }
 }

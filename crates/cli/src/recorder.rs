@@ -238,6 +238,7 @@ impl Lines {
                 io::ErrorKind::WouldBlock => format!(
                     "{path} is being written by another run: name another file with --records"
                 ),
+                io::ErrorKind::InvalidData => format!("{path} {error}"),
                 _ => format!("cannot write {path}: {error}"),
             })
         })?;

@@ -19,7 +19,8 @@ pub const MAX_LINE_BYTES: usize = 64 << 20;
 ///
 /// # Errors
 /// Returns [`io::ErrorKind::WouldBlock`] if another run writes the file, because the lines of both
-/// would interleave. Other errors come from the file system.
+/// would interleave, and [`io::ErrorKind::InvalidData`] if it does not hold records. Other errors
+/// come from the file system.
 pub fn append_to(path: &Path) -> io::Result<File> {
     let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
     // Pipes and terminals cannot be read, but may be written.
@@ -29,6 +30,14 @@ pub fn append_to(path: &Path) -> io::Result<File> {
         // Some network file systems have no locks; two runs may then write into one file.
         if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut first = [b' '; 4096];
+        let read = file.read(&mut first)?;
+        // Editors write a byte order mark.
+        let text = first[..read].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&first[..read]);
+        if !matches!(text.trim_ascii_start(), [] | [b'{', ..]) {
+            let why = "does not hold records: name another file for them";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let mut last = [b'\n'];
         if file.seek(io::SeekFrom::End(-1)).is_ok() {

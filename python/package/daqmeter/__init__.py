@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -38,7 +39,11 @@ __all__ = [
     "run_plan",
 ]
 
-What = Literal["stages", "samples", "counters"]
+What = Literal["stages", "samples", "counters", "series"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class Records:
@@ -152,9 +157,15 @@ def run(
         f'title = "a point"\ntime = "{seconds}s"\npin = {list(pin)}\n[[sweep]]\n'
         f"study = {_toml(study)}\nengine = {_toml(engine)}\nworkload = {{ {parameters} }}\n"
     )
-    lines, errors = _native.run_plan("python", plan, None, None)
+    try:
+        lines, errors = _native.run_plan("python", plan, None, None)
+    except ValueError as error:
+        # The place is one of the plan above, which the caller does not know.
+        raise ValueError(re.sub(r"^python:\d+: (sweep 1, )?", "", str(error))) from None
     if errors:
         raise ValueError(errors[0])
+    if not lines:
+        raise ValueError(f"nothing was measured: this host has no CPU of {list(pin)}")
     record: dict[str, Any] = json.loads(lines[0])
     return record
 
@@ -171,11 +182,14 @@ def run_plan(
 ) -> Records:
     """Measures the points of a plan, a TOML file or the name of one that ships with daqmeter.
 
-    Each record is appended to `out` as it is measured, so that Ctrl-C, which is noticed between points, loses none. After `budget_s` no
+    Each record is appended to `out`, a file of records, as it is measured, so that Ctrl-C loses none. After `budget_s` no
     further point is begun. `Records.errors` says what was not measured, and why.
     """
     lines, errors = _native.run_plan(os.fspath(plan), None, None if out is None else os.fspath(out), budget_s)
     return Records(lines, errors)
+
+
+_Arguments = tuple[str, float, float, int, int, bool, int, int, bool]
 
 
 class Conversion:
@@ -200,10 +214,15 @@ class Conversion:
         first: int = 0,
         non_temporal: bool = False,
     ) -> None:
-        self._native = _native.NativeConverter(
-            kind, factor, offset, bits[0], bits[1], signed, decimation, first, non_temporal
-        )
-        self._signed = signed
+        self.__setstate__((kind, factor, offset, bits[0], bits[1], signed, decimation, first, non_temporal))
+
+    def __getstate__(self) -> _Arguments:
+        """What another process needs to make the same conversion."""
+        return self._arguments
+
+    def __setstate__(self, arguments: _Arguments) -> None:
+        self._arguments = arguments
+        self._native = _native.NativeConverter(*arguments)
         self.dtype = np.float64 if self._native.doubles else np.float32
 
     def kept(self, samples: int) -> int:
@@ -213,21 +232,27 @@ class Conversion:
     def __call__(
         self, samples: npt.NDArray[np.uint16] | npt.NDArray[np.int16], out: npt.NDArray[Any] | None = None
     ) -> npt.NDArray[Any]:
-        """Converts; returns `out`, or a new array where none is given."""
-        codes: npt.NDArray[Any] = np.ascontiguousarray(samples)
-        if codes.dtype == np.int16 and self._signed:
+        """Converts; returns `out`, or a new array where none is given. Of a masked array it is masked alike."""
+        *_, signed, decimation, first, _ = self._arguments
+        if isinstance(samples, np.ma.MaskedArray):
+            converted = self(samples.data, out)
+            mask = np.ma.getmaskarray(samples)[..., first::decimation][..., : converted.shape[-1]]
+            return np.ma.MaskedArray(converted, mask)
+        codes: npt.NDArray[Any] = np.require(samples, requirements=["C", "A"])
+        if codes.dtype == np.int16 and signed:
             codes = codes.view(np.uint16)
         if codes.dtype != np.uint16 or codes.ndim == 0:
-            wanted = "uint16 or int16" if self._signed else "uint16 (of codes without a sign: samples.view(numpy.uint16))"
+            wanted = "uint16 or int16" if signed else "uint16 (of codes without a sign: samples.view(numpy.uint16))"
             raise TypeError(f"samples: an array of {wanted} is wanted, not {codes.dtype} of {np.ndim(samples)} dimensions")
         shape = (*codes.shape[:-1], self.kept(codes.shape[-1]))
         if out is None:
             out = np.empty(shape, dtype=self.dtype)
-        elif out.shape != shape or not out.flags.c_contiguous:
-            raise ValueError(f"out: a contiguous array of shape {shape} is wanted, not {out.shape}")
-        rows, converted = codes.reshape(-1, codes.shape[-1]), out.reshape(-1, shape[-1])
-        for row, into in zip(rows, converted, strict=True):
-            self._native.into(row, into)
+        elif out.shape != shape or not out.flags.carray:
+            raise ValueError(f"out: a contiguous, aligned array of shape {shape} is wanted, not {out.shape}")
+        if out.size > 0:
+            rows, converted = codes.reshape(-1, codes.shape[-1]), out.reshape(-1, shape[-1])
+            for row, into in zip(rows, converted, strict=True):
+                self._native.into(row, into)
         return out
 
 
