@@ -77,7 +77,7 @@ mod tests {
         assert!(found[1].answer.contains(cost), "{found:?}");
         assert_eq!(
             found[0].answer,
-            "Together, 2 emulated boards read 1200 MB/s (1200 - 1200). The rates of each board alone add up to 2556 MB/s."
+            "2 emulated boards together: 1.2 GB/s, 0.47 of the rates of each alone"
         );
     }
 }

@@ -159,12 +159,6 @@ pub(crate) fn shown_share(share: Option<Share>) -> String {
     })
 }
 
-/// Writes a rate in a sentence, with its interval: `1196 MB/s (1180 - 1210)`.
-pub(crate) fn spoken(rate: Rate) -> String {
-    let shown = significant(rate.per_s / 1e6, 4);
-    format!("{shown} MB/s ({})", interval_or_none(rate.times(1e-6).interval, 4))
-}
-
 /// Writes one rate over another, with the widest interval of both: `1.23 (1.20 - 1.26)`.
 pub(crate) fn ratio(rate: Rate, of: Rate) -> Rate {
     let ends = rate.interval.zip(of.interval);

@@ -93,16 +93,18 @@ fn boards(record: &RunRecord) -> String {
 }
 
 fn readout_answer(records: &[RunRecord]) -> Option<String> {
-    let record = most_boards(records)?;
+    rate_of_all(most_boards(records)?)
+}
+
+/// Writes the rate of all boards, and its share of the rates of each board alone.
+fn rate_of_all(record: &RunRecord) -> Option<String> {
     let (total, alone) = together(record)?;
-    let (boards, total) = (boards(record), rate::spoken(total));
-    if record.lanes.len() == 1 {
-        return Some(format!("{boards} reads {total}."));
-    }
-    let alone = significant(alone / 1e6, 4);
-    Some(format!(
-        "Together, {boards} read {total}. The rates of each board alone add up to {alone} MB/s."
-    ))
+    let of = match alone > 0.0 {
+        true => format!(", {} of the rates of each alone", significant(total.per_s / alone, 2)),
+        false => String::new(),
+    };
+    let all = if record.lanes.len() == 1 { "" } else { " together" };
+    Some(format!("{}{all}: {}{of}", boards(record), prefixed(total.per_s, "B/s")))
 }
 
 /// Returns the rate of all boards of a run, and the sum of their limits in bytes per second.
@@ -127,13 +129,7 @@ fn headline(records: &[RunRecord]) -> Option<String> {
             [taken, issued] => format!("{boards}: {taken} of {issued} triggers taken{at}"),
         });
     }
-    let (total, alone) = together(record)?;
-    let of = match alone > 0.0 {
-        true => format!(", {} of the rates of each alone", significant(total.per_s / alone, 2)),
-        false => String::new(),
-    };
-    let all = if record.lanes.len() == 1 { "" } else { " together" };
-    Some(format!("{boards}{all}: {}{of}", prefixed(total.per_s, "B/s")))
+    rate_of_all(record)
 }
 
 /// Returns the bytes of the blocks of a fused record; 0 without fusion.
