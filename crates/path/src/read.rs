@@ -21,7 +21,6 @@ use crate::definition::{Element, MAX_BUFFERS, Path, parse_rate};
 use crate::elements::card::Card;
 use crate::elements::receiver::CardReceiver;
 use crate::elements::to_host::ToHostStage;
-use crate::elements::zenoh::Zenoh;
 use crate::elements::{SINKS, SOURCES, STAGES, Tcp};
 use crate::readout::request::Receivers;
 
@@ -128,12 +127,8 @@ impl Path {
         place("card", source.facts(), &[], &flow)?;
         let (to_host, facts) = ToHostStage {}.checked(&free, &mut flow)?;
         place("to-host", facts, &[], &flow)?;
-        let transport = scenario.publish.transport.as_str();
-        let (publisher, facts) = match transport {
-            "zenoh" => Zenoh {}.checked(&free, &mut flow)?,
-            _ => Tcp { congestion: None }.checked(&free, &mut flow)?,
-        };
-        place(transport, facts, &[], &flow)?;
+        let (publisher, facts) = Tcp { congestion: None }.checked(&free, &mut flow)?;
+        place("tcp", facts, &[], &flow)?;
         let sink = CardReceiver { threads: receivers.receivers };
         let (sink, facts) = sink.checked(&free, &mut flow)?;
         place("receiver", facts, receivers.cpus(), &flow)?;

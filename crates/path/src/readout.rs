@@ -37,7 +37,7 @@ impl Request for ReadoutRequest {
 
     fn job(&self) -> Result<Job, Fault> {
         let scenario = self.chosen.completed()?;
-        let target = format!("{} over {}", scenario.name, scenario.publish.transport);
+        let target = format!("{} over tcp", scenario.name);
         let memory_bytes = scenario.memory_bytes();
         let availability =
             match self.migration_cost_ns.map(|_| MigrationCost::check(&Files::default())) {

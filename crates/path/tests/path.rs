@@ -438,15 +438,15 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (sink(RECEIVER), "a.toml: sink: kind: needs the source `card`"),
         (
             read_out(&["kind = \"checksum\""]),
-            "stage 1: kind: a card is read out by `to-host`, then `tcp` or `zenoh`",
+            "stage 1: kind: a card is read out by `to-host`, then `tcp`",
         ),
         (
             read_out(&[TO_HOST, "kind = \"copy\""]),
-            "stage 2: kind: a card is read out by `to-host`, then `tcp` or `zenoh`",
+            "stage 2: kind: a card is read out by `to-host`, then `tcp`",
         ),
         (
             read_out(&[TO_HOST]),
-            "sink: kind: a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`",
+            "sink: kind: a card is read out by `to-host`, then `tcp`, then the sink `receiver`",
         ),
         (
             read_out(&[TO_HOST, "kind = \"tcp\"\ncpus = [0]"]),
@@ -459,10 +459,6 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (
             card("rate_hz = 10"),
             "a.toml: source: rate_hz: is the path's own field `rate`: say it there",
-        ),
-        (
-            card("transport = \"tcp\""),
-            "source: transport: is the stage behind `to-host`: say it there",
         ),
         (card("speed = 3"), "source: unknown field `speed`"),
         (format!("{}threads = 2\n", card("")), "sink: threads: is 2; 1 to 1 is wanted"),

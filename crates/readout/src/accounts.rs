@@ -143,8 +143,7 @@ impl ReaderElink {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriptionAccount {
-    /// Number of the receiver; the tag where the transport does not say who receives. 0 stands for
-    /// many that have gone.
+    /// Number of the receiver. 0 stands for many that have gone.
     pub receiver: u64,
     pub tag: u64,
     /// Chunks that the decoder found in the ring while it was subscribed.

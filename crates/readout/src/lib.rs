@@ -5,7 +5,7 @@
 //! Scenario (TOML)
 //!    |
 //! Source -> Card -> ring ==> Reader -> pages -> Transport -> Receiver
-//!    ^-- BUSY --'      (host pointer)            (tcp, zenoh)
+//!    ^-- BUSY --'      (host pointer)            (tcp)
 //! ```
 //!
 //! Begin with [`scenario`], then [`card`] (which has no clock and no thread), then [`tohost`]. The

@@ -49,10 +49,6 @@ pub struct Chosen {
     #[arg(long = "payload", value_name = "SIZE", value_parser = units::parse_bytes, help_heading = REPLACED)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_bytes: Option<u64>,
-    /// tcp, or zenoh if it was built in
-    #[arg(long, value_name = "NAME", help_heading = REPLACED)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub transport: Option<String>,
     /// DMA channels of each device of the card
     #[arg(skip)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,9 +74,6 @@ impl Chosen {
         let bytes = |bytes| ByteSize(usize::try_from(bytes).unwrap_or(usize::MAX));
         card.payload = self.payload_bytes.map_or(card.payload, bytes);
         card.channels = self.channels.unwrap_or(card.channels);
-        if let Some(transport) = &self.transport {
-            scenario.publish.transport.clone_from(transport);
-        }
         scenario.check()?;
         Ok(scenario)
     }

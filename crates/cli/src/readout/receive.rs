@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_harness::StopFlag;
 use daqmeter_readout::accounts::FLAGGED;
+use daqmeter_readout::chain;
 use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::bus;
-use daqmeter_readout::{chain, transport};
 use daqmeter_record::Ledger;
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::payload::Fid;
@@ -36,9 +36,6 @@ pub(crate) struct Arguments {
     /// Longest wait for publishers, and for data
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10m")]
     wait: Duration,
-    /// tcp, or zenoh if it was built in
-    #[arg(long, value_name = "NAME", default_value = "tcp")]
-    transport: String,
     /// CPU of the receiver
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
@@ -86,15 +83,11 @@ impl Arguments {
             Some(directory) => bus::find(directory, &tags)?,
             None => self.publishers.iter().map(|at| (at.clone(), tags.clone())).collect(),
         };
-        let publish = |address: String| {
-            let transport = self.transport.clone();
-            Publish { transport, address, ..Publish::default() }
-        };
+        let publish = |address: String| Publish { address, ..Publish::default() };
         Ok(found.into_iter().map(|(address, tags)| (publish(address), tags)).collect())
     }
 
     fn connect(&self, waiting: &mut Waiting, quit: &dyn Fn() -> bool) -> Result<Receiver, Failure> {
-        transport::check(&self.transport)?;
         loop {
             let tried = self.wanted().and_then(|wanted| Ok(Receiver::connect(&wanted, quit)?));
             match tried {

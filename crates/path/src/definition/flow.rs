@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use daqmeter_harness::{Fault, Problem, Resolved, nearest_of};
-use daqmeter_readout::{Scenario, transport};
+use daqmeter_readout::Scenario;
 use daqmeter_record::written::{ByteSize, Nanos};
 use daqmeter_sys::net::check_congestion;
 use serde::Deserialize;
@@ -29,7 +29,7 @@ pub(crate) const SENT: Unit = "pages that were sent";
 
 pub(crate) const OF_CARD: &str = "needs the source `card`, whose ring is read out live";
 pub(crate) const BEHIND_CARD: &str =
-    "a card is read out by `to-host`, then `tcp` or `zenoh`, then the sink `receiver`";
+    "a card is read out by `to-host`, then `tcp`, then the sink `receiver`";
 const IN_TO_HOST: &str = "this part works in the threads of `to-host`: say it there";
 
 /// Fields of every element.
@@ -123,14 +123,10 @@ impl Flow {
     }
 }
 
-/// Publishes the pages of a card over a transport.
-pub(crate) fn publish(transport: &str, place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-    let Some(scenario) = flow.live.as_mut().filter(|_| flow.unit == PAGES) else {
-        return wrong("kind", BEHIND_CARD);
-    };
-    transport::check(transport).or_else(|error| wrong("kind", error))?;
+/// Publishes the pages of a card.
+pub(crate) fn publish(place: &Place, flow: &mut Flow) -> Result<(), Fault> {
+    unless(flow.live.is_some() && flow.unit == PAGES, "kind", BEHIND_CARD)?;
     place.without_thread()?;
-    transport.clone_into(&mut scenario.publish.transport);
     (flow.unit, flow.bytes) = (SENT, 0);
     Ok(())
 }

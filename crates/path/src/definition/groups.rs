@@ -70,9 +70,6 @@ impl Path {
             _ if !self.last().cpus.is_empty() => {
                 "in which receivers have no threads of their own: leave their CPUs out"
             }
-            _ if self.elements.iter().any(|one| one.facts.has_own_threads) => {
-                "but zenoh has threads of its own: publish over tcp, or write pipeline"
-            }
             _ => return Ok(()),
         };
         Err(format!("is {layout}, {why}"))

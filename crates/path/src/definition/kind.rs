@@ -96,8 +96,6 @@ pub(crate) struct Facts {
     pub(crate) is_program: bool,
     /// True if a stage alone knows what it makes of a block.
     pub(crate) is_unknown: bool,
-    /// True if a stage works in threads that are not the path's.
-    pub(crate) has_own_threads: bool,
     /// Address of a sink's receiver on another host.
     pub(crate) to: Option<String>,
     /// True if a sink may lose blocks at any rate.

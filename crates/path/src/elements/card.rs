@@ -33,8 +33,6 @@ impl SourceElement for Card {
     fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         let problem = "is the path's own field `rate`: say it there";
         unless(self.chosen.rate_hz.is_none(), "rate_hz", problem)?;
-        let problem = "is the stage behind `to-host`: say it there";
-        unless(self.chosen.transport.is_none(), "transport", problem)?;
         let scenario = self.chosen.completed().or_else(|error| wrong("scenario", error))?;
         let card_bytes = scenario.card.block.0;
         let problem = format_args!("its blocks have {card_bytes} bytes, and so must `block`");

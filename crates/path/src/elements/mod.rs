@@ -23,7 +23,6 @@ mod unix;
 mod wait;
 mod work;
 mod written;
-pub(crate) mod zenoh;
 
 pub(crate) use tcp::Tcp;
 
@@ -50,7 +49,6 @@ pub(crate) const STAGES: &[ElementType<dyn StageElement>] = &[
     tcp::Tcp::TYPE,
     unix::Unix::TYPE,
     to_host::ToHostStage::TYPE,
-    zenoh::Zenoh::TYPE,
 ];
 
 pub(crate) const SINKS: &[ElementType<dyn SinkElement>] = &[

@@ -21,7 +21,7 @@ impl StageElement for Tcp {
     fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         if flow.live.is_some() {
             unless(self.congestion.is_none(), "kind", BEHIND_CARD)?;
-            publish("tcp", place, flow)?;
+            publish(place, flow)?;
             return Ok(Facts::of("published over tcp"));
         }
         known_congestion(self.congestion.as_ref())?;

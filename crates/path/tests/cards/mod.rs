@@ -94,7 +94,6 @@ fn a_layout_that_a_card_cannot_have_is_refused_with_what_to_write() {
         (of("[card] [to-host, tcp, receiver]"), "but a card that is read out live is a pipeline"),
         (of("fused") + "threads = 1\n", "leave the number of receivers out"),
         (of("fused") + &format!("cpus = [{own_cpu}]\n"), "leave their CPUs out"),
-        (of("fused").replace("\"tcp\"", "\"zenoh\""), "zenoh"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("path.toml");

@@ -150,9 +150,8 @@ fn rate(
     let done = run(&scenario, cpus, time);
     let report = &done.receivers[0];
     println!(
-        "  {name}, {}, page {} KiB, look every {} us: {:.0} kHz for {:.0} s: {:.1} M chunks/s, {:.2} GB/s of pages; lost {}, BUSY {:.3} %, closes {}, \
+        "  {name}, page {} KiB, look every {} us: {:.0} kHz for {:.0} s: {:.1} M chunks/s, {:.2} GB/s of pages; lost {}, BUSY {:.3} %, closes {}, \
          ring peak {:.1} MB; reader {:.0} %, receiver {:.0} % of a core; p99 {:.2} ms (target {target})",
-        scenario.publish.transport,
         scenario.reader.page.0 >> 10,
         scenario.reader.poll.0 / 1000,
         done.trigger_rate_hz() / 1e3,
@@ -214,10 +213,6 @@ fn rates(cpus: (u32, u32), time: Duration) {
     rate("gbt", 2.0e6, slow_poll, cpus, time, "2000 kHz, lost 0, BUSY 0");
     // 1.09 kB of blocks per trigger.
     rate("full", 2.8e6, slow_poll, cpus, time, "3 GB/s");
-    if cfg!(feature = "zenoh") {
-        let zenoh = |scenario: &mut Scenario| scenario.publish.transport = "zenoh".to_owned();
-        rate("gbt", 1.2e6, zenoh, cpus, time, "1200 kHz, lost 0, BUSY 0");
-    }
 }
 
 fn files(cpu: u32) {

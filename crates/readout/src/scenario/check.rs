@@ -152,9 +152,7 @@ impl Scenario {
             let what = || format!("{number:#05x} is not an E-link of the first channel");
             rule(fault.elink.is_none_or(is_known), &format!("fault[{at}].elink"), what)?;
         }
-        let transport = &self.publish.transport;
-        let what = || format!("`{}`; tcp or zenoh", transport.escape_default());
-        rule(["tcp", "zenoh"].contains(&transport.as_str()), "publish.transport", what)
+        Ok(())
     }
 }
 

@@ -233,8 +233,6 @@ impl Default for ReaderSettings {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 pub struct Publish {
-    /// `tcp`, or `zenoh` where that was built in.
-    pub transport: String,
     pub address: String,
     /// Congestion control of each socket; `default` keeps the host's own.
     pub congestion: String,
@@ -247,7 +245,6 @@ pub struct Publish {
 impl Default for Publish {
     fn default() -> Self {
         Publish {
-            transport: "tcp".to_owned(),
             address: "127.0.0.1:0".to_owned(),
             congestion: "reno".to_owned(),
             dead_after: Nanos(5_000_000_000),

@@ -53,7 +53,6 @@ fn mistakes_are_named_by_field_and_what_is_no_scenario_by_line() {
         ("[card]\ndeficits = [nan]\n", "card.deficits"),
         ("[[fault]]\nkind = \"crc\"\nevery = 0\n", "fault[0].every"),
         ("[[fault]]\nkind = \"crc\"\nevery = 1\nelink = 9\n", "fault[0].elink: 0x009"),
-        ("[publish]\ntransport = \"pigeon\"\n", "publish.transport"),
         ("[publish]\ncongestion = \"bbr9\"\n", "publish.congestion: `bbr9` is not available here"),
         ("name = \"a\\u001b[2Jb\"\n", "name: has control characters"),
         (&many, "960 E-links in a channel; at most 768"),

@@ -149,7 +149,7 @@ impl Dest {
             pool: (0..sizes.pool_pages).map(|_| page()).collect(),
             pending: VecDeque::with_capacity(MAX_PENDING),
             spare: Vec::with_capacity(MAX_PENDING),
-            sequence: subscription.last_page,
+            sequence: 0,
             heard_ns: now_ns,
             accounts,
             takes: false,

@@ -73,8 +73,6 @@ impl ToHost {
                 u16::try_from(at).expect("a channel has few E-links");
         }
         // A subscriber of a single E-link needs few pages.
-        let most_pages = if outlet.is_per_elink() { 4 } else { usize::MAX };
-        let settings = Settings { pages: settings.pages.min(most_pages), ..settings };
         ToHost {
             port,
             outlet,

@@ -75,7 +75,7 @@ impl ToHost {
 
     fn no_room(&self) -> Option<String> {
         let there = self.dests.iter().flatten().count();
-        if !self.outlet.is_per_elink() && there >= self.max_subscribers {
+        if there >= self.max_subscribers {
             return Some(format!(
                 "already {there} subscribers, the maximum (publish.max_subscribers)"
             ));

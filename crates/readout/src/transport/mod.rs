@@ -7,15 +7,13 @@
 
 pub mod bus;
 mod tcp;
-#[cfg(feature = "zenoh")]
-mod zenoh;
 
 use std::time::Duration;
 
 use daqmeter_wire::felix::page::FelixFrame;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::Publish;
+pub(crate) use self::tcp::{publish, subscribe};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
@@ -36,10 +34,6 @@ pub struct Subscription {
     pub receiver: u64,
     /// Tags; all that are offered if it is empty.
     pub tags: Vec<u64>,
-    /// Last page that an earlier subscriber had, over a transport that does not know one from the
-    /// other.
-    #[serde(skip)]
-    pub last_page: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +74,6 @@ pub trait PageOutlet: Send {
     fn send(&mut self, dest: usize, frame: &FelixFrame, body: &[u8]) -> Sent;
 
     fn close(&mut self, dest: usize);
-
-    fn is_per_elink(&self) -> bool {
-        false
-    }
 }
 
 /// Publishing end that listens, or the reason why there is none.
@@ -98,38 +88,4 @@ pub trait PageInlet: Send {
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError>;
 
     fn acknowledge(&mut self, sequence: u64) -> Result<(), TransportError>;
-}
-
-/// Refuses a transport that is unknown, or was not built in.
-pub fn check(name: &str) -> Result<(), TransportError> {
-    Err(TransportError::Other(match name {
-        "tcp" => return Ok(()),
-        "zenoh" if cfg!(feature = "zenoh") => return Ok(()),
-        "zenoh" => "this daqmeter has no zenoh: build it with --features zenoh".to_owned(),
-        _ => format!("there is no transport `{name}`; tcp or zenoh"),
-    }))
-}
-
-pub(crate) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
-    check(&settings.transport)?;
-    #[cfg(feature = "zenoh")]
-    if settings.transport == "zenoh" {
-        return zenoh::publish(settings, hello);
-    }
-    tcp::publish(settings, hello)
-}
-
-/// Connects to a publisher and subscribes; returns its offer, too. Ends within some seconds, and
-/// soon when `quit` is true.
-pub(crate) fn subscribe(
-    settings: &Publish,
-    subscription: &Subscription,
-    quit: &dyn Fn() -> bool,
-) -> Result<Subscribed, TransportError> {
-    check(&settings.transport)?;
-    #[cfg(feature = "zenoh")]
-    if settings.transport == "zenoh" {
-        return zenoh::subscribe(settings, subscription, quit);
-    }
-    tcp::subscribe(settings, subscription, quit)
 }

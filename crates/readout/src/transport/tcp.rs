@@ -31,7 +31,7 @@ const MAX_WAITING: usize = 32;
 /// Frames from one connection before the next has its turn.
 const MAX_FRAMES: usize = 256;
 
-pub(super) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
+pub(crate) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
     let listen = || {
         let listener = TcpListener::bind(&settings.address)?;
         listener.set_nonblocking(true)?;
@@ -47,7 +47,7 @@ pub(super) fn publish(settings: &Publish, hello: &PublisherHello) -> Published {
     Ok(Box::new(TcpOutlet { listener, hello, connections: Vec::new() }))
 }
 
-pub(super) fn subscribe(
+pub(crate) fn subscribe(
     settings: &Publish,
     subscription: &Subscription,
     quit: &dyn Fn() -> bool,

@@ -11,5 +11,3 @@ mod hostile;
 mod memory;
 mod received;
 mod subscriptions;
-#[cfg(feature = "zenoh")]
-mod zenoh;

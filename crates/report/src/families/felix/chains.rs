@@ -49,8 +49,7 @@ fn name(record: &RunRecord) -> String {
     let scenario = record.workload.text("scenario").unwrap_or("?");
     // Behind the name of a file is its digest.
     let scenario = scenario.rsplit_once('#').map_or(scenario, |(name, _)| name);
-    let parameters =
-        [("payload_bytes", " B"), ("channels", " channels"), ("mode", ""), ("transport", "")];
+    let parameters = [("payload_bytes", " B"), ("channels", " channels"), ("mode", "")];
     let parts = parameters.iter().filter_map(|(parameter, unit)| {
         Some(format!(", {}{unit}", record.workload.params.get(*parameter)?))
     });
