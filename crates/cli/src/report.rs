@@ -54,14 +54,15 @@ enum Rows {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let records = read_study(&arguments.files, arguments.study.as_deref())?;
     let format = arguments.format()?;
+    let writer = format.writer.as_ref()?;
+    let records = read_study(&arguments.files, arguments.study.as_deref())?;
     arguments.columns.apply();
     let by_default = (!format.file.is_empty()).then(|| Replaced::at(format.file));
     let named = arguments.output.clone().or(by_default);
     let output = named.as_ref().filter(|path| path.as_os_str() != "-");
     let frames = || frames(arguments, &records);
-    let text = match (&format.writer, output) {
+    let text = match (writer, output) {
         (FormatWriter::Text(text), _) => text(&records),
         (FormatWriter::Both(both), _) => {
             let (text, beside) = both(&records);

@@ -16,7 +16,8 @@ pub struct Format {
     pub about: &'static str,
     /// File without `--output`; standard output if it is empty.
     pub file: &'static str,
-    pub writer: FormatWriter,
+    /// Its writer, or what to do because this program was built without it.
+    pub writer: Result<FormatWriter, &'static str>,
 }
 
 /// A page, or why there is none.
@@ -37,16 +38,16 @@ pub enum FormatWriter {
     Binary(fn(Frames<'_>, &mut (dyn Write + Send)) -> io::Result<()>),
 }
 
-use FormatWriter::{Binary, Both, Rows, Text};
+use FormatWriter::{Both, Rows, Text};
 
 pub const FORMATS: [Format; 7] = [
-    format("html", "html", "One self-contained page", "report.html", Text(page)),
-    format("text", "txt", "Answers and tables for a terminal", "", Text(text)),
-    format("md", "md", "Markdown table", "", Text(table::markdown)),
-    format("csv", "csv", "Comma-separated values", "", Rows(DataFrame::csv)),
-    format("parquet", "parquet", "Table for DuckDB, pandas and Polars", "", Binary(parquet)),
-    format("json", "jsonl", "Records as they are, those that could be read", "", Text(lines)),
-    format("copy-figures", "", copy_study::ABOUT, "report.html", Both(copy_study::page)),
+    format("html", "html", "One self-contained page", "report.html", Ok(Text(page))),
+    format("text", "txt", "Answers and tables for a terminal", "", Ok(Text(text))),
+    format("md", "md", "Markdown table", "", Ok(Text(table::markdown))),
+    format("csv", "csv", "Comma-separated values", "", Ok(Rows(DataFrame::csv))),
+    format("parquet", "parquet", "Table for DuckDB, pandas and Polars", "", PARQUET),
+    format("json", "jsonl", "Records as they are, those that could be read", "", Ok(Text(lines))),
+    format("copy-figures", "", copy_study::ABOUT, "report.html", Ok(Both(copy_study::page))),
 ];
 
 const fn format(
@@ -54,7 +55,7 @@ const fn format(
     ending: &'static str,
     about: &'static str,
     file: &'static str,
-    writer: FormatWriter,
+    writer: Result<FormatWriter, &'static str>,
 ) -> Format {
     Format { name, ending, about, file, writer }
 }
@@ -74,13 +75,10 @@ fn lines(records: &[RunRecord]) -> String {
 }
 
 #[cfg(feature = "parquet")]
-fn parquet(frames: Frames<'_>, sink: &mut (dyn Write + Send)) -> io::Result<()> {
+const PARQUET: Result<FormatWriter, &str> = Ok(FormatWriter::Binary(|frames, sink| {
     crate::parquet::write(frames, sink).map_err(io::Error::other)
-}
+}));
 
 #[cfg(not(feature = "parquet"))]
-fn parquet(_frames: Frames<'_>, _sink: &mut (dyn Write + Send)) -> io::Result<()> {
-    let without =
-        "this program was built without Parquet; write .csv, or build it with --features parquet";
-    Err(io::Error::other(without))
-}
+const PARQUET: Result<FormatWriter, &str> =
+    Err("this program was built without Parquet: write .csv, or build it with --features parquet");

@@ -170,6 +170,14 @@ fn a_step_between_revisions_is_found() {
     assert!(found.contains(step), "{found}");
 }
 
+/// Issue 50: the records were read before.
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_build_without_parquet_says_so_at_once() {
+    let without = "this program was built without Parquet: write .csv, or build it with";
+    crate::common::fail_with(2, &[("report nothing.jsonl -o x.parquet", without)]);
+}
+
 #[cfg(feature = "parquet")]
 #[test]
 fn parquet_begins_and_ends_as_parquet_does() {
