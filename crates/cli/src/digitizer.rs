@@ -161,7 +161,7 @@ fn serve(arguments: &ServeArguments) -> Ended {
     let show = move |page: &Page| {
         page.server("digitizer serve", &["reads", "writes"], &["refused"], &traffic.counts);
     };
-    arguments.metrics.served_by(show)?;
+    arguments.metrics.served(show)?;
     let path = served.path.display();
     tell(&format!("daqmeter: {board} is served at {path}; Ctrl-C ends it"));
     interrupt::wait_for(&stop);

@@ -76,7 +76,7 @@ impl Bench {
     pub(crate) fn new(common: &Common, points: usize) -> Result<Bench, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let mut recorder = Recorder::new(&common.recording)?;
-        recorder.metrics = common.metrics.served()?;
+        recorder.metrics = common.metrics.served(|_| {})?;
         recorder.expect(points);
         let mut runner = Runner::new(context());
         runner.is_bare = ab::is_side();

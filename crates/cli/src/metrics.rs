@@ -27,12 +27,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn served(&self) -> Result<Option<Page>, Failure> {
-        self.served_by(|_| {})
-    }
-
-    /// Serves a page that `read` completes at each request, from counts of a server.
-    pub(crate) fn served_by(
+    /// Serves a page that `read` completes at each request, from the counts of a server.
+    pub(crate) fn served(
         &self,
         read: impl Fn(&Page) + Send + Sync + 'static,
     ) -> Result<Option<Page>, Failure> {

@@ -22,8 +22,10 @@ pub const MAX_LINE_BYTES: usize = 64 << 20;
 /// would interleave, and [`io::ErrorKind::InvalidData`] if it does not hold records. Other errors
 /// come from the file system.
 pub fn append_to(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new().create(true).append(true).read(true).open(path);
-    // Pipes and terminals cannot be read, but may be written.
+    // A pipe that this process could read would not end when its reader leaves.
+    let is_plain = std::fs::metadata(path).map_or(true, |found| found.is_file());
+    let opened = OpenOptions::new().create(is_plain).append(true).read(is_plain).open(path);
+    // Some files cannot be read, but may be written.
     let mut file =
         opened.or_else(|error| OpenOptions::new().append(true).open(path).map_err(|_| error))?;
     if file.metadata()?.is_file() {

@@ -81,7 +81,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 pub(crate) fn snoop(arguments: &SnoopArguments) -> Ended {
     let (quiet, lines) = (arguments.quiet, teller()?);
     let mut server = bind(arguments)?;
-    arguments.metrics.served_by(|page| {
+    arguments.metrics.served(|page| {
         let kinds = ["probes", "cycles", "operations", "LiteX cycles"];
         page.server("eb snoop", &kinds, &["refused"], &slave::COUNTS);
     })?;
@@ -165,7 +165,7 @@ pub(crate) fn tunnel(arguments: &TunnelArguments) -> Ended {
         let port = server.port()?;
         tell(&format!("daqmeter: tunnel on TCP port {port}; Ctrl-C ends it"));
     }
-    arguments.metrics.served_by(|page| {
+    arguments.metrics.served(|page| {
         page.server("eb tunnel", &["requests", "answers"], &["refused"], &tunnel::COUNTS);
     })?;
     let stop = server.stop();

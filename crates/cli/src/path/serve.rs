@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let address = listener.local_addr().map_err(wrong)?;
     let causes = ["wrong bytes", "stray datagrams", "lost datagrams"];
     let show = move |page: &Page| page.server("path serve", &["blocks", "bytes"], &causes, &COUNTS);
-    arguments.metrics.served_by(show)?;
+    arguments.metrics.served(show)?;
     let stop = interrupt::flag();
     let mut printer = Printer::start(&stop).map_err(wrong)?;
     printer.print(format!("listening on {address}\n"));

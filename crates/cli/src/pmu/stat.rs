@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut count = opened(&selection, &host)?;
     let stop = interrupt::flag();
     recorder.stop = stop.clone();
-    let page = arguments.metrics.served()?;
+    let page = arguments.metrics.served(|_| {})?;
     let length = arguments.interval.unwrap_or(Duration::from_secs(1));
     let workload = Workload::new("pmu")
         .with("what", selection.what.as_str())

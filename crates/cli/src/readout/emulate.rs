@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     tell(&format!(
         "{name}: {channels} channels at {at}; triggers begin when each channel has a reader"
     ));
-    let (page, mut shown) = (arguments.metrics.served()?, None);
+    let (page, mut shown) = (arguments.metrics.served(|_| {})?, None);
     server.run(&stop.0, |card| {
         if let Some(page) = page.as_ref().filter(|_| is_due(&mut shown, SHOW)) {
             let view = card.view();

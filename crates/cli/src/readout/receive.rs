@@ -107,7 +107,7 @@ impl Arguments {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
-        let (page, mut shown) = (self.metrics.served()?, None);
+        let (page, mut shown) = (self.metrics.served(|_| {})?, None);
         let (mut told, mut told_lost) = (None, 0);
         let report = receiver.run(&ended.0, |receiver| {
             if let Some((address, silent)) = receiver.silent() {

@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         scenario.publish.address.clone_from(address);
     }
     let stop = interrupt::flag();
-    let page = arguments.metrics.served()?;
+    let page = arguments.metrics.served(|_| {})?;
     let mut channels = arguments.channels(&scenario, &stop)?;
     let cpus = arguments.pin.as_ref().map_or(&[][..], |list| &list.0);
     let accounts: Vec<_> = std::thread::scope(|scope| {

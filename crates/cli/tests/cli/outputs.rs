@@ -88,6 +88,19 @@ fn each_row_of_what_is_looked_up_is_a_line_of_json() {
     common::fail_with(2, &[("list felix-card --json", "--toml prints its file")]);
 }
 
+/// Issue 50: the pipe was opened for reading, which never ended.
+#[test]
+fn records_go_into_a_pipe_line_by_line() {
+    let folder = Folder::new();
+    folder.write("p.toml", PLAN);
+    assert!(Command::new("mkfifo").arg(folder.path("pipe")).status().unwrap().success());
+    let path = folder.path("pipe");
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    folder.done("run p.toml --records pipe");
+    let read = daqmeter_record::jsonl::read(&reader.join().unwrap()[..]).unwrap();
+    assert_eq!((read.records.len(), read.errors.len()), (1, 0));
+}
+
 const BOOK: &str = include_str!("../../../../docs/book/src/verbs/index.md");
 
 #[test]

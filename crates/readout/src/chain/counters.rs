@@ -103,8 +103,11 @@ pub fn counters(
 
 const MAX_BUSY_CHANNELS: usize = 32;
 
-/// BUSY of the channels that asserted it: intervals, share of the time, and if it still is.
+/// BUSY of the channels that asserted it, the longest time first: intervals, share of the time, and
+/// if it still is.
 pub fn busy_by_channel(asserted: &[ChannelBusy], card_ns: u64) -> Vec<Counter> {
+    let mut asserted = asserted.to_vec();
+    asserted.sort_by_key(|busy| std::cmp::Reverse(busy.ns));
     let each = asserted.iter().take(MAX_BUSY_CHANNELS).flat_map(|busy| {
         let (name, share) = (format!("BUSY by channel {}", busy.channel), busy.ns as f64);
         let share = share / card_ns.max(1) as f64;

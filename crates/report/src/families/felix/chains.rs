@@ -157,6 +157,7 @@ pub fn chains_text(records: &[RunRecord]) -> String {
 
 /// Names the channels that asserted BUSY; empty if none did.
 pub fn asserted_by(counters: &[Counter]) -> String {
+    const MAX_NAMED: usize = 4;
     let value = |name: String| counters.iter().find(|one| one.name == name).map(|one| one.value);
     let named = counters.iter().filter_map(|Counter { name, value: times, .. }| {
         let channel = name.strip_prefix("BUSY by ")?;
@@ -165,7 +166,11 @@ pub fn asserted_by(counters: &[Counter]) -> String {
         let times = plural(*times as u64, "interval");
         Some(format!("{channel} ({times}, {share} % of the time{still})"))
     });
-    let named = named.collect::<Vec<_>>().join(", ");
+    let mut named: Vec<String> = named.collect();
+    if let more @ 1.. = named.len().saturating_sub(MAX_NAMED) {
+        named.splice(MAX_NAMED.., [format!("{more} more")]);
+    }
+    let named = named.join(", ");
     if named.is_empty() { named } else { format!(", asserted only by {named}") }
 }
 
@@ -274,6 +279,24 @@ pub(crate) mod tests {
         assert!(swept(std::slice::from_ref(&failed)).is_empty());
         let table = chains_text(&[failed]);
         assert!(table.contains("INTERRUPTED") && !table.contains("closes"), "{table}");
+    }
+
+    #[test]
+    fn the_channels_that_asserted_busy_are_named_four_at_most() {
+        let busy = |channel: usize| {
+            let name = format!("BUSY by channel {channel}");
+            [Counter::count(format!("dead-time {name}"), 1), Counter::count(name, 3)]
+        };
+        let mut counters = busy(7).to_vec();
+        assert_eq!(asserted_by(&[]), "");
+        let one = ", asserted only by channel 7 (3 intervals, 100 % of the time)";
+        assert_eq!(asserted_by(&counters), one);
+        counters.push(Counter::count("live BUSY by channel 7", 1));
+        let live = one.replace(')', ", still asserted)");
+        assert_eq!(asserted_by(&counters), live);
+        counters.extend((8..13).flat_map(busy));
+        let many = asserted_by(&counters);
+        assert!(many.starts_with(&live) && many.ends_with(" % of the time), 2 more"), "{many}");
     }
 
     #[test]
