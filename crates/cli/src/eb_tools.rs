@@ -24,7 +24,7 @@ static TOOLS: [EbTool; 9] = [
     EbTool("eb-put", "write 0 1 --from 2 c= f=-s", "adrc", "[-blpsf] proto/host/port address file"),
     EbTool("eb-discover", "discover", "", "udp/broadcast"),
     EbTool("eb-snoop", "snoop", "adw", "[-w WIDTHS] [-bl] port first-last [passive address]"),
-    EbTool("eb-tunnel", "tunnel", "", "port"),
+    EbTool("eb-tunnel", "tunnel", "", "[-q] port"),
 ];
 
 /// Returns the tool that this program was called as.
@@ -44,9 +44,9 @@ pub(crate) fn renamed(line: &str) -> String {
 
 impl EbTool {
     pub(crate) fn usage(&self) -> String {
-        let widths = if self.2.is_empty() { "" } else { "[-a WIDTHS] [-d WIDTHS] " };
+        let widths = if self.2.is_empty() { "[-h] " } else { "[-vqh] [-a WIDTHS] [-d WIDTHS] " };
         let probes = if self.2.contains('r') { "[-r PROBES] " } else { "" };
-        format!("Usage: {} {widths}{probes}[-vqh] {}\n", self.0, self.3)
+        format!("Usage: {} {widths}{probes}{}\n", self.0, self.3)
     }
 
     /// Returns the command line of the verb. `None` for help, and for a wrong number of words.

@@ -38,12 +38,9 @@ impl Loaded for Pattern {
                 }
             }
         }
-        match pattern.times_ns.last() {
-            Some(1..) => Ok(pattern),
-            _ => Err(format!(
-                "{}: no time above 0 is in this file, or in this pipe any more",
-                file.name
-            )),
+        match (pattern.times_ns.last(), pattern.every_ns) {
+            (Some(1..), _) | (Some(_), Some(_)) => Ok(pattern),
+            _ => Err(format!("{}: no time above 0 is in this file", file.name)),
         }
     }
 }

@@ -60,6 +60,12 @@ const REPLACED: &str = "Instead of the scenario's";
 const MAX_POLL_US: f64 = 1e6;
 
 impl Chosen {
+    /// Digests of all files that it names.
+    pub fn digests(&self) -> String {
+        let files = [&self.trigger_times, &self.busy_outside].into_iter().flatten();
+        files.fold(self.scenario.digest().to_owned(), |all, file| all + file.digest())
+    }
+
     /// Returns the scenario with all replaced parts. Fails if they do not go together.
     pub fn completed(&self) -> Result<Scenario, String> {
         let mut scenario = Scenario::clone(&self.scenario);

@@ -72,8 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         ..ReadoutRequest::default()
     };
     // An impossible combination is refused before the first run.
-    if arguments.from > arguments.to {
-        return Err(Failure::refused("--from is above --to: the search goes up"));
+    if arguments.from == 0.0 || arguments.from > arguments.to {
+        return Err(Failure::refused("--from is 0, or --from is above --to: the search goes up"));
     }
     probe(&base, arguments.from, arguments.probe).check()?;
     let mut bench = Bench::new(&arguments.common, 0)?;

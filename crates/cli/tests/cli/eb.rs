@@ -347,7 +347,7 @@ fn called_by_the_name_of_a_c_tool_the_program_is_that_tool() {
     for (line, wanted) in [
         ("eb-read SLAVE 0x70000000/4", "eb-read: "),
         ("eb-find -n 1 SLAVE 0x651 0xb2afc251", "eb-find: the last index of device 0x651:"),
-        ("eb-find SLAVE 0x651", "Usage: eb-find [-a WIDTHS]"),
+        ("eb-find SLAVE 0x651", "Usage: eb-find [-vqh] [-a WIDTHS]"),
         ("eb-read -h", "Usage: eb-read "),
         ("eb-ls -x SLAVE", "eb-ls: unexpected argument '-x' found\nUsage: eb-ls "),
         ("eb-ls udp", "eb-ls: invalid value 'udp'"),

@@ -21,7 +21,7 @@ impl Card {
     pub(crate) fn facts(&self) -> Facts {
         let scenario = &self.chosen.scenario;
         Facts {
-            digest: scenario.digest().to_owned(),
+            digest: self.chosen.digests(),
             is_emulated: true,
             is_outside: true,
             ..Facts::of(format!("card {}", scenario.name()))

@@ -110,7 +110,7 @@ impl Scenario {
         rule(rate == 0.0 || RATE_HZ.contains(&rate), "trigger.rate", what)?;
         let own = self.trigger.times.as_ref().map_or(rate, |times| times.rate_hz());
         let what = || format!("{rate:?} Hz; the times in the file have {own:?} Hz: leave it out");
-        rule(rate == own, "trigger.rate", what)?;
+        rule((rate - own).abs() <= own * 1e-9, "trigger.rate", what)?;
         let are_intervals = self.busy.outside.as_ref().is_none_or(|it| it.is_of_intervals());
         let what = || "an interval has a begin and an end: an even number of times".to_owned();
         rule(are_intervals, "busy.outside", what)?;
