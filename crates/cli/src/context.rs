@@ -1,7 +1,7 @@
 //! Facts of this invocation that every record has.
 
 use daqmeter_harness::Context;
-use daqmeter_record::Tool;
+use daqmeter_record::{Tool, sanitise};
 
 /// Build profile of this program. It names an unusual C library, whose memcpy is measured, too.
 const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) {
@@ -22,14 +22,7 @@ pub(crate) fn context() -> Context {
 
 /// Returns the command line as typed, with quotes where a shell needs them.
 fn command_line() -> String {
-    let quoted = |argument: &str| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
-        match !argument.is_empty() && argument.chars().all(plain) {
-            true => format!(" {argument}"),
-            false => format!(" '{}'", argument.replace('\'', r"'\''")),
-        }
-    };
-    let arguments = std::env::args_os().skip(1);
-    let quoted = arguments.map(|argument| quoted(&argument.to_string_lossy()));
-    "daqmeter".to_owned() + &quoted.collect::<String>()
+    let words = std::env::args_os().skip(1);
+    let words = words.map(|word| format!(" {}", sanitise::shell_word(&word.to_string_lossy())));
+    "daqmeter".to_owned() + &words.collect::<String>()
 }

@@ -67,8 +67,8 @@ fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
 fn unfinished(arguments: &Arguments, done: &Done) -> String {
     let (begun, points) = (done.begun, plural(done.points as u64, "point"));
     let records = arguments.common.recording.records.as_deref();
-    let records = records.unwrap_or(Path::new("FILE.jsonl")).display();
-    let plan = &arguments.plan;
+    let records = records.unwrap_or(Path::new("FILE.jsonl")).to_string_lossy();
+    let [plan, records] = [arguments.plan.as_str(), &records].map(sanitise::shell_word);
     format!(
         "daqmeter: {begun} of {points} measured; to continue: daqmeter run {plan} --records {records} --resume"
     )

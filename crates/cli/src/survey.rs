@@ -10,6 +10,7 @@ use clap::Args;
 use daqmeter_campaign::{Budget, Plan, Site};
 use daqmeter_harness::guarded;
 use daqmeter_path::Path;
+use daqmeter_record::sanitise::shell_word;
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::rate::undone;
@@ -201,7 +202,8 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
             Err(failure) => tell(&format!("daqmeter: limit of {name}: {}", failure.line())),
             Ok(Some(_)) => {}
             Ok(None) => tell(&format!(
-                "daqmeter: no time to find the limit of {name}: give more with --time, or use daqmeter path explain {name}"
+                "daqmeter: no time to find the limit of {name}: give more with --time, or use daqmeter path explain {}",
+                shell_word(name)
             )),
         }
     }

@@ -20,6 +20,15 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_hostile(c) && c != '\n' && c != '\t')
 }
 
+/// Writes a word of a command as a shell reads it: with quotes where it needs them.
+pub fn shell_word(word: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
+    }
+}
+
 /// Escapes a cell of a Markdown table: one line without markup.
 pub fn markdown(cell: &str) -> String {
     let mut out = String::with_capacity(cell.len());
@@ -90,6 +99,18 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_of_a_command_can_be_pasted() {
+        for (word, expected) in [
+            ("r.jsonl", "r.jsonl"),
+            ("my data/p l.toml", "'my data/p l.toml'"),
+            ("", "''"),
+            ("a'b", r"'a'\''b'"),
+        ] {
+            assert_eq!(shell_word(word), expected);
+        }
+    }
     use proptest::prelude::*;
 
     const HOSTILE: &str =

@@ -6,6 +6,7 @@ use daqmeter_record::path::{
     Brings, Interval, LimitFound, PathLimit, PathRun, Served, TriedLayout,
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
+use daqmeter_record::sanitise::shell_word;
 use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
@@ -227,6 +228,7 @@ fn percent(run: &PathRun, resource: &Resource) -> String {
 }
 
 fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
+    let name = shell_word(name);
     let most = format!("busiest in this run: {}", percent(run, bottleneck(resources)?.0));
     let Some(limit) = &run.limit else {
         return Some(match run.is_paced {
