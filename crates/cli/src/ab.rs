@@ -14,7 +14,7 @@ use daqmeter_record::{RunRecord, Workload, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
-use crate::arguments::{budget, per_cent};
+use crate::arguments::{budget, share};
 use crate::compare::code_of;
 use crate::context::context;
 use crate::interrupt;
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "plan")]
     commands: bool,
     /// Largest difference that counts as none
-    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "1%")]
+    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "1%")]
     ignore: f64,
     /// Longest time for each point
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]

@@ -1,6 +1,9 @@
 //! Values with units, as clap reads them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use clap::{ArgMatches, Command};
 
 pub(crate) use daqmeter_record::units::{
     parse_bytes as bytes, parse_count as count, parse_duration as duration, parse_rate_hz as rate,
@@ -13,18 +16,46 @@ pub(crate) fn budget(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads `5%` or `5` as a fraction.
-pub(crate) fn per_cent(text: &str) -> Result<f64, String> {
-    let number: f64 = text
-        .trim_end_matches('%')
-        .trim()
-        .parse()
-        .map_err(|_| "a percentage such as 5% is wanted".to_owned())?;
-    if (0.0..=1000.0).contains(&number) {
-        Ok(number / 100.0)
-    } else {
-        Err("0% to 1000% is wanted".to_owned())
+/// Reads a share: `5%` or `0.05`. A number from 1 on needs its sign, since 5 could be both.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let (number, factor, end) = match text.trim().strip_suffix('%') {
+        Some(percent) => (percent.trim_end(), 0.01, 1000.0),
+        None => (text.trim(), 1.0, 0.999_999),
+    };
+    let number = number.parse().ok().filter(|number| (0.0..=end).contains(number));
+    let wrong = || format!("`{text}`: write a share such as 5% or 0.05, at most 1000%");
+    number.map(|number: f64| number * factor).ok_or_else(wrong)
+}
+
+/// Options whose parameter in requests has another name.
+const PARAMETERS: [(&str, &str); 5] = [
+    ("time", "seconds"),
+    ("rate", "rate_hz"),
+    ("pin", "cpus"),
+    ("sizes", "block_bytes"),
+    ("server_pin", "peer_cpu"),
+];
+
+/// Returns the options of a command line as they were typed, by the name of their parameter.
+pub(crate) fn typed(command: &Command, matches: &ArgMatches) -> BTreeMap<String, String> {
+    let mut options = BTreeMap::new();
+    if let Some((name, below)) = matches.subcommand() {
+        options = command.find_subcommand(name).map_or(options, |verb| typed(verb, below));
     }
+    let is_given =
+        |id: &str| matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    for option in command.get_arguments().filter(|option| is_given(option.get_id().as_str())) {
+        let (id, Some(long)) = (option.get_id().as_str(), option.get_long()) else { continue };
+        let values = matches.get_raw(id).into_iter().flatten().map(|value| value.to_string_lossy());
+        let takes = option.get_action().takes_values();
+        let words = [format!("--{long}").into()].into_iter().chain(values.filter(|_| takes));
+        let text = words.collect::<Vec<_>>().join(" ");
+        let other = PARAMETERS.iter().find(|(of, _)| *of == id).map(|(_, parameter)| *parameter);
+        options.extend(
+            [Some(id), other].into_iter().flatten().map(|of| (of.to_owned(), text.clone())),
+        );
+    }
+    options
 }
 
 #[cfg(test)]
@@ -36,5 +67,15 @@ mod tests {
         assert_eq!(budget("1m30"), Ok(Duration::from_secs(90)));
         assert_eq!(budget("60"), Ok(Duration::from_secs(60)));
         assert!(budget("0s").unwrap_err().contains("20s"));
+    }
+
+    #[test]
+    fn a_share_is_a_percentage_or_a_number_below_one() {
+        for (text, expected) in [("2%", 0.02), ("0.02", 0.02), ("2 %", 0.02), ("150%", 1.5)] {
+            assert_eq!(share(text), Ok(expected), "{text}");
+        }
+        for wrong in ["2", "1001%", "-1%", "nan", "nan%", ""] {
+            assert!(share(wrong).unwrap_err().contains("5% or 0.05"), "{wrong}");
+        }
     }
 }

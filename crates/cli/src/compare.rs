@@ -9,7 +9,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
 use daqmeter_report::table::paragraphs;
 
-use crate::arguments::per_cent;
+use crate::arguments::share;
 use crate::files::{read_all, read_study};
 use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell};
 
@@ -32,10 +32,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH")]
     history: Vec<PathBuf>,
     /// Exit with 1 if a point is slower by this, with 3 if unclear
-    #[arg(long, value_name = "PERCENT", value_parser = per_cent)]
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
     fail_on: Option<f64>,
     /// Largest difference that counts as none
-    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
+    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "2%")]
     ignore: f64,
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use daqmeter_report::history::{text, trends};
 
-use crate::arguments::per_cent;
+use crate::arguments::share;
 use crate::files::{read_study, shown};
 use crate::output::{Ended, Failure, emit, json_lines};
 
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
     /// Smallest change that is shown
-    #[arg(long, value_name = "PERCENT", value_parser = per_cent, default_value = "2%")]
+    #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "2%")]
     ignore: f64,
     /// Print the trends as JSON
     #[arg(long)]

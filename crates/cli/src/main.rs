@@ -38,6 +38,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use daqmeter_harness::guarded;
+use daqmeter_harness::request::set_typed;
 
 use crate::deferred::Deferred;
 use crate::output::{Ended, Failure};
@@ -130,23 +131,30 @@ fn run(line: impl IntoIterator<Item = OsString>) -> Ended {
         Err(error) => return show_usage(&error),
     };
     daqmeter_report::table::set_window(output::window_columns());
+    set_typed(arguments::typed(&command, &matches));
     named::check(&command, &matches)?;
     interrupt::take_over()?;
-    run_verb(verb)
+    let done = run_verb(verb);
+    if let Some(names) = daqmeter_report::table::unused_columns() {
+        output::tell(&format!("daqmeter: --columns {names}: no table of stages was printed"));
+    }
+    done
 }
 
-/// Prints help or an error of the command line, that of a value in one line. Both are sanitised,
+/// Prints help or an error of the command line, that of a value or of two options in one line. Both are sanitised,
 /// since clap repeats words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error) -> Ended {
     let mut text = error.render().to_string();
+    use clap::error::ErrorKind::{ArgumentConflict, ValueValidation};
     if let Some(tool) = eb_tools::called() {
         let line = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         output::tell(&format!("daqmeter: {}", line.trim_end()));
         output::tell_lines(&tool.usage());
         return Ok(ExitCode::FAILURE);
     }
-    if error.kind() == clap::error::ErrorKind::ValueValidation {
+    if matches!(error.kind(), ArgumentConflict | ValueValidation) {
         text.truncate(text.find("\n\n").map_or(text.len(), |end| end + 1));
+        text = text.replace("\n ", "");
     }
     match error.use_stderr() {
         true => {

@@ -8,6 +8,7 @@ use daqmeter_readout::accounts::FLAGGED;
 use daqmeter_record::Ledger;
 use daqmeter_record::units::{self, significant};
 
+use crate::arguments::share;
 use crate::output::{CANNOT_TELL, FAILED};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,13 +61,8 @@ fn limit(text: &str) -> Result<(Measure, Limit), String> {
         return Err(format!("`{name}` is not known; write {}", all.join(", ")));
     };
     let value = value.trim();
-    let limit = match value.strip_suffix('%') {
-        None => units::parse_count(value).ok().map(Limit::Count),
-        Some(percent) => {
-            let percent = percent.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
-            percent.map(|percent: f64| Limit::Share(percent / 100.0))
-        }
-    };
+    let count = units::parse_count(value).ok().map(Limit::Count);
+    let limit = count.or(share(value).ok().filter(|share| *share <= 1.0).map(Limit::Share));
     let example =
         || format!("`{text}`: write a number or a share from 0% to 100%, as in {name}=1%");
     Ok((measure, limit.ok_or_else(example)?))
@@ -225,6 +221,7 @@ mod tests {
         for (text, expected) in [
             ("loss=1k", Ok((Loss, Limit::Count(1000)))),
             ("dead=1.5%", Ok((Dead, Limit::Share(0.015)))),
+            ("dead=0.015", Ok((Dead, Limit::Share(0.015)))),
             ("flags", Ok((Measure::Flags, Limit::Count(0)))),
             (
                 "los=1",

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::OnceLock;
 
 use daqmeter_record::{Param, Workload};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -51,7 +52,7 @@ pub trait Request:
     /// Names the parameter that is missing, unknown, of the wrong type or out of bounds.
     fn of(workload: &Workload) -> Result<Self, Fault> {
         let request = read::<Self>(workload)?;
-        request.check().map_err(|problem| workload.error(problem.name, problem.text))?;
+        request.check().map_err(|problem| problem.of(workload))?;
         Ok(request)
     }
 }
@@ -116,6 +117,31 @@ impl Job {
     }
 }
 
+/// Options by the name of their parameter, as they were typed.
+static TYPED: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+
+/// Sets the options of the command line, such as `--rate 300M` for `rate_hz`: problems name them in
+/// place of the parameter.
+pub fn set_typed(options: BTreeMap<String, String>) {
+    // A process has one command line.
+    let _ = TYPED.set(options);
+}
+
+fn typed(name: &str) -> Option<&'static str> {
+    TYPED.get()?.get(name).map(String::as_str)
+}
+
+/// Units by the last part of a parameter's name.
+const UNITS: [(&str, &str); 7] = [
+    ("hz", " Hz"),
+    ("ns", " ns"),
+    ("ms", " ms"),
+    ("us", " us"),
+    ("s", " s"),
+    ("seconds", " s"),
+    ("bytes", " B"),
+];
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub name: &'static str,
@@ -125,13 +151,24 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}` {}", self.name, self.text)
+        match typed(self.name) {
+            Some(option) => write!(f, "{option} {}", self.text),
+            None => write!(f, "`{}` {}", self.name, self.text),
+        }
     }
 }
 
 impl Problem {
     pub fn new(name: &'static str, text: impl Into<String>) -> Problem {
         Problem { name, text: text.into() }
+    }
+
+    /// Makes the error of a workload, which names its kind unless the parameter was typed.
+    pub fn of(self, workload: &Workload) -> Fault {
+        match typed(self.name) {
+            Some(_) => Fault::new(self.to_string()),
+            None => workload.error(self.name, self.text).into(),
+        }
     }
 
     pub fn when(
@@ -151,7 +188,10 @@ impl Problem {
             return Ok(());
         }
         let (least, greatest) = (bounds.start(), bounds.end());
-        Err(Problem::new(name, format!("is {value}; {least} to {greatest} is wanted")))
+        let last = name.rsplit('_').next();
+        let unit = UNITS.iter().find(|(of, _)| last == Some(of)).map_or("", |(_, unit)| unit);
+        let text = format!("is {value}{unit}; {least} to {greatest}{unit} is wanted");
+        Err(Problem::new(name, text))
     }
 
     /// Refuses CPUs that this process may not run on.

@@ -57,7 +57,7 @@ pub fn measure(
         return Ok(record);
     }
     Problem::unless_cpus_exist("pin", &settings.pin)
-        .map_err(|problem| Fault::new(format!("{} {}", problem.name, problem.text)))?;
+        .map_err(|problem| Fault::new(problem.to_string()))?;
     let settings = &Settings { plan: job.steps_in(settings.plan)?, ..settings.clone() };
     let sessions = match check_fits(job.memory_bytes).and_then(|()| job.open()) {
         Err(fault) if settings.waive && fault.does_not_fit() => {

@@ -329,11 +329,20 @@ pub(crate) fn cpu(cpus: &[u32], at: usize) -> Option<u32> {
 
 /// Blocks per second of a rate that is written in blocks (`14Hz`) or bytes (`1GB/s`).
 pub(crate) fn parse_rate(text: &str, block_bytes: f64) -> Result<f64, String> {
-    if let Some(bytes) = text.strip_suffix("/s") {
-        let bytes = parse_bytes(bytes).map_err(|error| error.to_string())?;
-        return Ok(bytes as f64 / block_bytes);
-    }
-    parse_rate_hz(text).map_err(|error| format!("{error}; or bytes, such as 500MB/s"))
+    let wrong =
+        || format!("`{text}`: write blocks as in 14Hz, or bytes as in 300MB/s or 2.4Gbit/s");
+    let Some(amount) = text.trim().strip_suffix("/s") else {
+        let has_unit = text.trim_end().ends_with("Hz");
+        return parse_rate_hz(text).ok().filter(|_| has_unit).ok_or_else(wrong);
+    };
+    let (bytes, per_byte) = match amount.strip_suffix("bit") {
+        Some(prefix) => (format!("{prefix}B"), 8.0),
+        None => (amount.to_owned(), 1.0),
+    };
+    // A number alone has no unit of bytes.
+    let has_unit = bytes.ends_with('B');
+    let bytes = parse_bytes(&bytes).ok().filter(|_| has_unit).ok_or_else(wrong)?;
+    Ok(bytes as f64 / per_byte / block_bytes)
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ impl Request for PathRequest {
 
 fn how(request: &PathRequest, layout: Layout) -> Result<PathSettings, Fault> {
     let path = &request.path;
-    let fault = |name: &str, problem: String| Fault::from(request.workload().error(name, problem));
+    let fault = |name, problem: String| Problem::new(name, problem).of(&request.workload());
     if request.lossy && path.is_live() {
         let problem = "does not go with the source `card`: BUSY stops its triggers";
         return Err(fault("lossy", problem.into()));

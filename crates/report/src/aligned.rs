@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use daqmeter_record::sanitise;
@@ -13,6 +13,9 @@ static WINDOW: AtomicUsize = AtomicUsize::new(0);
 
 /// Names of the columns that the user asked for.
 static ASKED: OnceLock<Vec<String>> = OnceLock::new();
+
+/// True after a table of stages was made.
+static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Word that asks for every column of every table, however broad.
 pub const ALL: &str = "all";
@@ -29,9 +32,21 @@ pub fn ask_columns(names: &[String]) {
     let _ = ASKED.set(names.to_vec());
 }
 
-/// Returns the names of the columns that the user asked for; `None` for the usual ones.
+/// Returns the names of the columns that the user asked for, to make a table of stages of them;
+/// `None` for the usual ones.
 pub(crate) fn asked_columns() -> Option<&'static [String]> {
+    IS_USED.store(true, Ordering::Relaxed);
+    names()
+}
+
+fn names() -> Option<&'static [String]> {
     ASKED.get().map(Vec::as_slice).filter(|names| !names.iter().any(|name| name == ALL))
+}
+
+/// Returns the names of columns that were asked for and that no table was made of.
+pub fn unused_columns() -> Option<String> {
+    let is_unused = !IS_USED.load(Ordering::Relaxed);
+    names().filter(|_| is_unused).map(|names| names.join(","))
 }
 
 fn window() -> Option<usize> {
@@ -40,7 +55,7 @@ fn window() -> Option<usize> {
 
 /// Tests if the user asked for all columns, rows and notes.
 pub(crate) fn asks_all() -> bool {
-    ASKED.get().is_some() && asked_columns().is_none()
+    ASKED.get().is_some() && names().is_none()
 }
 
 /// Returns the window of tables: none if all columns were asked for.

@@ -6,7 +6,9 @@ use std::fmt::Write;
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Hotspot, Ledger, RunRecord, sanitise};
 
-pub use crate::aligned::{ALL, ask_columns, numbers_from, paragraphs, plain, set_window, wrapped};
+pub use crate::aligned::{
+    ALL, ask_columns, numbers_from, paragraphs, plain, set_window, unused_columns, wrapped,
+};
 use crate::aligned::{fewer, fitted};
 pub use crate::columns::known_columns;
 use crate::columns::{ShownTable, chosen, shown, with_totals};

@@ -16,7 +16,7 @@ use daqmeter_report::Frame;
 use daqmeter_report::felix::{MAXIMUM_RATE, UNSTABLE_RATE, chains_text};
 
 use super::options::completed;
-use crate::arguments::{budget, rate};
+use crate::arguments::{budget, rate, share};
 use crate::measure::{Bench, Common};
 use crate::output::{CANNOT_TELL, Ended, Failure};
 
@@ -48,8 +48,8 @@ pub(crate) struct Arguments {
 }
 
 fn resolution(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (1e-4..=0.5).contains(share));
-    share.ok_or_else(|| "a share from 0.0001 to 0.5 is wanted, such as 0.01".to_owned())
+    let resolution = share(text).ok().filter(|share| (0.0001..=0.5).contains(share));
+    resolution.ok_or_else(|| "a share from 0.01% to 50% is wanted, such as 1% or 0.01".to_owned())
 }
 
 fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequest {

@@ -54,7 +54,7 @@ impl Request for EtherboneRequest {
 
 /// Opens a conversation with a slave that this program did not start, to see that it answers.
 pub fn reach(request: &EtherboneRequest, stop: &StopFlag) -> Result<(), Fault> {
-    request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
+    request.check().map_err(|problem| problem.of(&request.workload()))?;
     let mut plan = Plan::of(request)?;
     plan.stop = stop.clone();
     if !matches!(request.address.target, Target::Loop(_)) {

@@ -30,7 +30,7 @@ impl Times {
     }
 
     pub fn open(request: &EtherboneRequest) -> Result<Times, Fault> {
-        request.check().map_err(|problem| request.workload().error(problem.name, problem.text))?;
+        request.check().map_err(|problem| problem.of(&request.workload()))?;
         let way = Conversation::open(&Plan::of(request)?)?;
         Ok(Times { way, unroller: Unroller::default(), first_ns: None })
     }
