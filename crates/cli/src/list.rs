@@ -12,7 +12,7 @@ use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::paragraphs;
 use daqmeter_sys::host::Files;
 
-use crate::output::{Ended, RowWriter, emit, row_writer};
+use crate::output::{Ended, Failure, RowWriter, emit, row_writer};
 use crate::run::prospect;
 
 /// List devices, engines, plans, paths and more; list the points of a plan; draw a path.
@@ -53,6 +53,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         false => format!("{title}\n{}", rows(write)),
     });
     let text: Vec<String> = text.collect();
+    if arguments.toml && !wanted.is_some_and(is_path) {
+        return Err(Failure::refused("--toml prints the file of a path: daqmeter list paths"));
+    }
     emit(&match wanted {
         Some(name) if text.is_empty() && is_path(name) => {
             let path = daqmeter_path::Path::load(name)?;

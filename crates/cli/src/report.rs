@@ -61,6 +61,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let by_default = (!format.file.is_empty()).then(|| Replaced::at(format.file));
     let named = arguments.output.clone().or(by_default);
     let output = named.as_ref().filter(|path| path.as_os_str() != "-");
+    let is_of_rows = matches!(format.writer, Ok(FormatWriter::Rows(_) | FormatWriter::Binary(_)));
+    if arguments.rows != Rows::Stages && !is_of_rows {
+        let name = format.name;
+        return Err(format!("--rows is for csv and parquet: {name} has no rows of one kind").into());
+    }
     let frames = || frames(arguments, &records);
     let text = match (writer, output) {
         (FormatWriter::Text(text), _) => text(&records),

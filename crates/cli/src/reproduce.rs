@@ -35,10 +35,10 @@ pub(crate) struct Arguments {
     #[arg(value_name = "STUDY", value_parser = names())]
     studies: Vec<String>,
     /// Judge these records instead of measuring
-    #[arg(long, value_name = "FILE.jsonl")]
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = OF_RUNS)]
     from: Vec<PathBuf>,
     /// Show only computed and modelled values
-    #[arg(long, conflicts_with = "from")]
+    #[arg(long, conflicts_with = "from", conflicts_with_all = OF_RUNS)]
     no_measurement: bool,
     /// Copies of each size in the study `copy` [default: 300]
     #[arg(long, value_name = "N", value_parser = count)]
@@ -46,6 +46,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     common: Common,
 }
+
+/// Options of measurements.
+const OF_RUNS: [&str; 5] = ["repeat", "records", "pin", "metrics", "observe"];
 
 fn json_help(option: clap::Arg) -> clap::Arg {
     option.help("Print each study as a JSON line instead of tables")

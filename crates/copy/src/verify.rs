@@ -31,6 +31,8 @@ pub enum CaseOutcome {
         /// Sum over all sizes.
         copies: u64,
         bytes: u64,
+        /// Larger ones are refused by a pipe, and by hugetlbfs without write.
+        largest_bytes: usize,
     },
     Waived(String),
     Failed(String),
@@ -107,12 +109,12 @@ fn case(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Cas
 }
 
 fn sizes(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<CaseOutcome> {
-    let (mut copies, mut bytes) = (0, 0);
-    for size in SIZES.into_iter().filter(|size| *size <= plan.largest_bytes) {
+    let (mut copies, mut bytes, mut largest_bytes) = (0, 0, 0);
+    let smaller = SIZES.into_iter().filter(|size| *size < plan.largest_bytes);
+    for size in smaller.chain([plan.largest_bytes]) {
         let request = CopyRequest { block_bytes: size, ..request.clone() };
         let mut sessions = match open(&request) {
             Ok(sessions) => sessions,
-            // Larger sizes fail for a pipe, and for hugetlbfs without write.
             Err(_) if copies > 0 => break,
             Err(fault) => return Some(CaseOutcome::Waived(fault.0)),
         };
@@ -122,8 +124,9 @@ fn sizes(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Ca
         }
         copies += u64::from(plan.times);
         bytes += size as u64 * u64::from(plan.times);
+        largest_bytes = size;
     }
-    Some(CaseOutcome::Verified { copies, bytes })
+    Some(CaseOutcome::Verified { copies, bytes, largest_bytes })
 }
 
 fn check(lane: &mut dyn Session, times: u32, stop: &StopFlag) -> Option<Result<(), String>> {

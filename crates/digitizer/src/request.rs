@@ -45,7 +45,7 @@ pub struct DigitizerRequest {
     #[arg(short = 'S', long, value_name = "N", value_parser = parse_count, default_value = "0x100000")]
     pub samples: u64,
     /// Number of reads
-    #[arg(short = 'N', long, value_name = "N", value_parser = parse_count, default_value = "1")]
+    #[arg(short = 'N', long, value_name = "N", value_parser = parse_count, default_value = "1", conflicts_with = "passes")]
     pub reads: u64,
     /// What to do with the samples, see below
     #[arg(short = 'A', long, value_name = "F", value_parser = function, default_value = "0")]
@@ -77,6 +77,7 @@ pub struct DigitizerRequest {
         long = "interrupt",
         action = clap::ArgAction::SetTrue,
         value_parser = BoolValueParser::new().map(TriggerCompletion::by_interrupt),
+        requires = "passes",
         help_heading = "Trigger"
     )]
     #[serde(default)]
@@ -84,11 +85,11 @@ pub struct DigitizerRequest {
     /// Trigger rate of emulated boards
     ///
     /// For real boards it is needed to count missed triggers.
-    #[arg(long = "rate", value_name = "RATE", value_parser = parse_rate_hz, help_heading = "Trigger")]
+    #[arg(long = "rate", value_name = "RATE", value_parser = parse_rate_hz, requires = "passes", help_heading = "Trigger")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger_rate_hz: Option<f64>,
     /// Sleep between two reads of the status register
-    #[arg(long = "poll-interval", value_name = "TIME", value_parser = parse_us, default_value = "1us", hide_short_help = true, help_heading = "Trigger")]
+    #[arg(long = "poll-interval", value_name = "TIME", value_parser = parse_us, default_value = "1us", requires = "passes", conflicts_with = "completion", hide_short_help = true, help_heading = "Trigger")]
     pub poll_interval_us: f64,
     /// Timing of emulated boards: a shipped name or a TOML file
     #[arg(

@@ -144,7 +144,7 @@ impl CountedHost {
         }
         if texts.is_empty() {
             return Err(Fault::new(
-                "a heat map needs the map of a mesh: root and debugfs (mount -t debugfs none /sys/kernel/debug), --map FILE, or --emulated n1sdp",
+                "--heat needs the map of a mesh: root and debugfs (mount -t debugfs none /sys/kernel/debug), --map FILE, or --emulated n1sdp",
             ));
         }
         Ok(texts)

@@ -41,6 +41,8 @@ impl VerifyLoad {
     }
 }
 
+const LOOPBACK: &str = "127.0.0.1";
+
 // Options of `pmu verify`; their comments are its help.
 #[derive(Clone, Debug, Parser)]
 pub struct VerifyRequest {
@@ -54,13 +56,13 @@ pub struct VerifyRequest {
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Host that netserver runs on
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "HOST", default_value = LOOPBACK)]
     pub host: String,
     /// An event to hold against the load, too: its counts times --bytes-per-event
     #[arg(short, long, value_name = "EVENT")]
     pub event: Option<String>,
     /// Bytes that one count of --event stands for
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", requires = "event")]
     pub bytes_per_event: f64,
     /// Pause between the end of a load and the last look at the counters
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "20ms")]
@@ -228,8 +230,7 @@ impl Verification<'_> {
 
     fn net(&self, load: VerifyLoad) -> Result<Vec<CounterCheck>, Fault> {
         let VerifyRequest { time, host, .. } = self.request;
-        let is_local =
-            load == VerifyLoad::Net || ["127.0.0.1", "localhost"].contains(&host.as_str());
+        let is_local = load == VerifyLoad::Net || [LOOPBACK, "localhost"].contains(&host.as_str());
         // Frames have headers: on loopback, with its large segments, less than 1 %.
         let (counter, most) =
             if is_local { ("net.lo.rx_bytes", AROUND.1) } else { ("net.rx_bytes", 1.1) };
@@ -308,6 +309,9 @@ pub fn checked(
     context: &Context,
     stop: &AtomicBool,
 ) -> Result<(Vec<CounterCheck>, RunRecord), Fault> {
+    if request.host != LOOPBACK && !request.loads.contains(&VerifyLoad::Netperf) {
+        return Err(Fault::new("--host is for the load netperf: add it"));
+    }
     let info = EngineInfo { name: "pmu".into(), target: "verify".into(), emulated: false };
     let pmus: Vec<&str> = host.pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let workload = Workload::new("pmu-verify").with("pmus", pmus.join(", "));

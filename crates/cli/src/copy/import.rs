@@ -46,9 +46,9 @@ pub(crate) struct Arguments {
     /// Copies of that neighbour
     #[arg(long, value_name = "DIR:SIZE", value_parser = copies, requires = "neighbour")]
     copies: Option<(Direction, usize)>,
-    /// Lines of each table of a trace
-    #[arg(long, value_name = "N", default_value = "12")]
-    top: usize,
+    /// Lines of each table of a trace [default: 12]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     #[command(flatten)]
     recording: Recording,
 }
@@ -80,13 +80,17 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     if records.is_empty() && traces.is_empty() {
         return Err(Failure::refused(left_out.join("; ")));
     }
+    if arguments.top.is_some() && traces.is_empty() {
+        return Err(Failure::refused("--top is for traces: none of the files is of one"));
+    }
     left_out.iter().for_each(|file| tell(&format!("daqmeter: left out: {file}")));
     let mut tables = String::new();
     for (folder, trace) in traces {
         let record = arguments.trace(&folder, &trace);
         let time = Duration::from_nanos(record.wall_ns);
         tables += &format!("{}: ", folder.display());
-        tables += &self::tables(&trace, &KernelSymbols::default(), arguments.top, time);
+        let top = arguments.top.unwrap_or(12);
+        tables += &self::tables(&trace, &KernelSymbols::default(), top, time);
         records.push(record);
     }
     let mut recorder = Recorder::new(&arguments.recording)?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use daqmeter_copy::Direction::{self, Both, From, To};
 use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest};
 use daqmeter_harness::{Fault, Limits, Request as _, Settings, StepPlan, check_fits};
@@ -125,12 +125,37 @@ impl Sweep {
         or_all(&self.sizes, &powers).to_vec()
     }
 
+    /// Refuses options of contexts that are not measured.
+    fn refuse_idle(&self, contexts: &[Context]) -> Result<(), Failure> {
+        let usual = CopyRequest::new(CopyPath::Memcpy, To, 1);
+        let CopyRequest { completion, quantum_ns, window_ns, high_channels, .. } = self.request;
+        let (cpu, priority) = (&[Context::Cpu][..], &[Context::Priority][..]);
+        let engines = &Context::value_variants()[1..];
+        for (name, is_given, of) in [
+            ("--path", self.path.is_some(), cpu),
+            ("--engine", self.engine.is_some(), engines),
+            ("--interrupt", completion != usual.completion, engines),
+            ("--quantum", quantum_ns != usual.quantum_ns, priority),
+            ("--window", window_ns != usual.window_ns, priority),
+            ("--high", high_channels != usual.high_channels, priority),
+        ] {
+            if is_given && !of.iter().any(|context| contexts.contains(context)) {
+                let of: Vec<String> = of.iter().map(Context::to_string).collect();
+                let of = of.join(" or ");
+                return Err(Failure::refused(format!("{name} is for --contexts {of}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns every context by every operation and size; refuses impossible ones before anything
     /// is measured.
     fn requests(&self, verb: &Verb, usual: usize) -> Result<Vec<CopyRequest>, Failure> {
         let too_large = |fault: Fault| Failure::refused(fault.context("choose smaller --sizes"));
         let mut requests = Vec::new();
-        for &context in or_all(&self.contexts, verb.contexts) {
+        let contexts = or_all(&self.contexts, verb.contexts);
+        self.refuse_idle(contexts)?;
+        for &context in contexts {
             let path = usable(self.path_of(context))?;
             let asked = self.lanes.map(|lanes| usize::try_from(lanes).unwrap_or(usize::MAX));
             let lanes = asked.unwrap_or_else(|| path.usual_lanes(context, usual));
@@ -140,7 +165,7 @@ impl Sweep {
                     let asked = self.request.clone();
                     let request =
                         CopyRequest { path, context, direction, cold, block_bytes, lanes, ..asked };
-                    CopyRequest::of(&request.workload())?;
+                    request.check()?;
                     check_fits(request.job()?.memory_bytes).map_err(too_large)?;
                     requests.push(request);
                 }

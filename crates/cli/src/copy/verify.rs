@@ -4,8 +4,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use daqmeter_copy::CopyPath;
 use daqmeter_copy::verify::{Case, CaseOutcome, VerifyPlan, all};
+use daqmeter_copy::{CopyPath, CopyRequest, Direction};
+use daqmeter_harness::{Request as _, check_fits};
+use daqmeter_record::units::show_bytes;
 use daqmeter_report::table::numbers_from;
 
 use super::usable;
@@ -34,6 +36,9 @@ pub(crate) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Ended {
     arguments.path.map(usable).transpose()?;
     let largest = usize::try_from(arguments.up_to)?;
+    let of_largest = CopyRequest::new(CopyPath::Memcpy, Direction::From, largest);
+    of_largest.check().map_err(|problem| format!("--up-to {}", problem.text))?;
+    check_fits(of_largest.job()?.memory_bytes).map_err(|fault| fault.context("--up-to"))?;
     let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
     let stop = interrupt::flag();
     let cases = all(&plan, &stop);
@@ -51,8 +56,9 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
 fn table(cases: &[Case]) -> String {
     let row = |case: &Case| {
         let (verdict, result) = match &case.outcome {
-            CaseOutcome::Verified { copies, bytes } => {
-                ("ok", format!("{copies} copies, {bytes} bytes"))
+            CaseOutcome::Verified { copies, bytes, largest_bytes } => {
+                let largest = show_bytes(*largest_bytes as u64);
+                ("ok", format!("{copies} copies, {bytes} bytes, blocks up to {largest}"))
             }
             CaseOutcome::Waived(reason) => ("-", reason.clone()),
             CaseOutcome::Failed(reason) => ("FAILED", reason.clone()),

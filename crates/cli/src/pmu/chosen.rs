@@ -46,7 +46,8 @@ pub(crate) struct Place {
         value_name = "NAME",
         help_heading = "Mesh",
         hide_short_help = true,
-        requires = "map"
+        requires = "map",
+        conflicts_with = "emulated"
     )]
     pub(crate) part: Option<String>,
     /// Emulated mesh: n1sdp, cmn650, cmn700, s3
@@ -91,8 +92,15 @@ impl Wanted {
     /// Resolves events and groups, and refuses impossible ones before anything is opened.
     pub(crate) fn choose(&self, host: &CountedHost) -> Result<Selection, Failure> {
         let mut selection = host.choose(&self.groups, self.heat.as_deref(), &self.events)?;
+        let has_mesh = selection.set.events().any(|event| event.on_mesh.is_some());
+        if !self.place.map.is_empty() && !has_mesh {
+            return Err(Failure::refused("--map: no event of this count is on a mesh"));
+        }
         if let Some(part) = self.by {
             selection = host.by(part, selection);
+            if selection.set.events().all(|event| event.place.is_empty()) {
+                tell("daqmeter: --by: each of these events is counted in one place only");
+            }
         }
         for warning in &selection.set.warnings {
             tell(&format!("daqmeter: warning: {warning}"));

@@ -7,7 +7,7 @@ use daqmeter_pmu::MetricGroup;
 use daqmeter_pmu::count::{totals, turns_warning};
 use daqmeter_pmu::perf_format::{self, PerfOutput};
 use daqmeter_record::observed::ObservedEvent;
-use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
+use daqmeter_record::{EngineInfo, Observations, RunRecord, Workload, jsonl};
 
 use super::chosen::text_of;
 use super::stat::Arguments;
@@ -22,28 +22,49 @@ pub(super) fn run(path: &Path, arguments: &Arguments) -> Ended {
     let text = text_of(path)?;
     let first = text.lines().next().unwrap_or_default();
     match jsonl::parse_line(first.as_bytes(), 1) {
-        Ok(_) => replay(&read_records(text.as_bytes(), path)?, arguments),
+        Ok(_) => replay(path, read_records(text.as_bytes(), path)?, arguments),
         Err(_) => import(path, &text, arguments),
     }
 }
 
-/// Shows recorded counts, an interval after the other.
-fn replay(records: &[RunRecord], arguments: &Arguments) -> Ended {
-    let mut texts = Vec::new();
-    for record in records {
-        let Some(observed) = &record.sections.observed else { continue };
-        texts.push(format!("{}: {}\n", record.time_utc, record.command));
-        let intervals = 0..observed.end_ns.len();
-        texts.extend(intervals.map(|at| arguments.interval_text(observed, at, true)));
-        texts.push(format!("{}\n", arguments.summary(observed)));
+/// Shows recorded counts, an interval after the other, with the rates of the groups.
+fn replay(path: &Path, records: Vec<RunRecord>, arguments: &Arguments) -> Ended {
+    if arguments.interval.is_some() {
+        let why = "--interval is for counts and for perf's output: records have intervals";
+        return Err(Failure::refused(why));
     }
-    if texts.is_empty() {
+    let mut recorder = Recorder::new(&arguments.recording)?;
+    let (is_text, of) = (arguments.is_text(), records.len());
+    for mut record in records {
+        let Some(observed) = &mut record.sections.observed else { continue };
+        measure(path, observed, arguments)?;
+        if is_text {
+            emit(&format!("{}: {}\n", record.time_utc, record.command))?;
+        }
+        for at in 0..observed.end_ns.len() {
+            arguments.print(observed, at, true)?;
+        }
+        if is_text {
+            emit(&format!("{}\n", arguments.summary(observed)))?;
+        }
+        recorder.take(record)?;
+    }
+    if recorder.records.is_empty() {
         return Err(Failure::refused(format!(
-            "none of the {} records has counters over time: make some with pmu stat --records, or with --observe GROUP",
-            records.len()
+            "none of the {of} records has counters over time: make some with pmu stat --records, or with --observe GROUP"
         )));
     }
-    emit(&texts.concat())
+    recorder.end(|_| String::new())
+}
+
+/// Adds the rates of the groups, in place of those that they had.
+fn measure(path: &Path, observed: &mut Observations, arguments: &Arguments) -> Result<(), Failure> {
+    let groups = &arguments.wanted.groups;
+    if !groups.is_empty() {
+        observed.metrics.clear();
+    }
+    let refused = |error: Fault| Failure::refused(format!("{}: {error}", path.display()));
+    groups.iter().try_for_each(|name| MetricGroup::find(name)?.measure(observed).map_err(refused))
 }
 
 /// Shows and records the output of perf stat, a record for each run in it.
@@ -67,9 +88,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
         tell(&format!("daqmeter: warning: {shown}: {warning}"));
     }
     for mut observed in runs {
-        for name in &arguments.wanted.groups {
-            MetricGroup::find(name)?.measure(&mut observed).map_err(refused)?;
-        }
+        measure(path, &mut observed, arguments)?;
         if observed.begin_ns > 0 {
             let length_s = observed.seconds(0);
             tell(&format!(
@@ -79,7 +98,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
         // One interval is its own summary.
         let is_shown = observed.end_ns.len() > 1 || arguments.separator.is_some();
         for at in (0..observed.end_ns.len()).filter(|_| is_shown) {
-            arguments.print(&observed, at)?;
+            arguments.print(&observed, at, false)?;
         }
         let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
         let workload = Workload::new("pmu").with("what", "perf stat");

@@ -24,13 +24,13 @@ pub(crate) struct Arguments {
     /// Show only names with this text: arm_cmn_0/hnf
     filter: Option<String>,
     /// List events of PMUs, tracepoints and counters of the system
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with_all = ["json", "groups"])]
     events: bool,
     /// List groups, their rates, and whether this host has them
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with_all = ["json", "filter"])]
     groups: bool,
     /// Draw each mesh; with --json print a line for --map
-    #[arg(long, conflicts_with_all = ["events", "groups"])]
+    #[arg(long, conflicts_with_all = ["events", "groups", "filter"])]
     mesh: bool,
     /// Print JSON lines
     #[arg(long)]
@@ -40,6 +40,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
+    if !(arguments.mesh || arguments.groups || arguments.place.map.is_empty()) {
+        return Err(Failure::refused("--map is for --mesh and --groups: give one of them"));
+    }
     let host = arguments.place.host()?;
     let filter = arguments.filter.as_deref().unwrap_or("");
     let pmus: Vec<&Pmu> = host.pmus.iter().filter(|pmu| pmu.name.contains(filter)).collect();
@@ -64,7 +67,7 @@ fn meshes(host: &CountedHost, is_json: bool) -> Result<String, Failure> {
     let text = |mesh: &Mesh| format!("{}\n{}", map::grid(mesh, None), map::node_table(mesh));
     match host.meshes.as_slice() {
         [] => Err(Failure::refused(
-            "no map of a mesh: run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug) on a host with arm_cmn, or give --map FILE or --emulated n1sdp",
+            "--mesh needs a map: run as root with debugfs mounted (mount -t debugfs none /sys/kernel/debug) on a host with arm_cmn, or give --map FILE or --emulated n1sdp",
         )),
         meshes if is_json => json_lines(meshes),
         meshes => Ok(meshes.iter().map(text).collect::<Vec<_>>().join("\n")),

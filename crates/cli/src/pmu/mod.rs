@@ -35,7 +35,7 @@ impl Verb {
             Verb::List(arguments) => list::run(arguments),
             Verb::Stat(arguments) => match &arguments.from {
                 Some(path) => from::run(path, arguments),
-                None if arguments.plan => plan::run(&arguments.wanted, arguments.driver),
+                None if arguments.plan => plan::run(arguments),
                 None => stat::run(arguments),
             },
             Verb::Verify(arguments) => verify::run(arguments),

@@ -54,14 +54,14 @@ pub(crate) struct Arguments {
     ///
     /// Records come from --records, or from --observe of another verb. The output of perf stat may
     /// be text, -x or -j. With --group, the rates of its events are computed.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["events", "heat", "time", "count", "step", "metrics"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_COUNTS)]
     pub(super) from: Option<PathBuf>,
     /// Show which events fit at once and the time share of each, instead of counting
-    #[arg(long, conflicts_with = "from")]
+    #[arg(long, conflicts_with_all = NOT_OF_PLANS)]
     pub(super) plan: bool,
     /// Driver rules of a plan: a Linux version (mainline: 6.18) or the N1SDP's software release
     /// [default: this kernel for its own mesh, else mainline]
-    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan", hide_short_help = true)]
+    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan", conflicts_with_all = NOT_OF_PLANS, hide_short_help = true)]
     pub(super) driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
@@ -77,9 +77,33 @@ pub(crate) struct Arguments {
     #[arg(short, long, hide_short_help = true)]
     all_cpus: bool,
     /// Count while this command runs
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step", "from"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["time", "count", "step"])]
     command: Vec<String>,
 }
+
+/// Options that choose what is counted, and for how long.
+const OF_COUNTS: [&str; 12] = [
+    "events", "heat", "by", "map", "part", "emulated", "time", "count", "step", "metrics",
+    "all_cpus", "command",
+];
+
+const NOT_OF_PLANS: [&str; 15] = [
+    "by",
+    "names",
+    "from",
+    "interval",
+    "time",
+    "count",
+    "step",
+    "metrics",
+    "separator",
+    "bytes",
+    "records",
+    "output",
+    "quiet",
+    "all_cpus",
+    "command",
+];
 
 /// Reads a separator; a tab may be written as for perf.
 fn separator(text: &str) -> Result<char, String> {
@@ -147,7 +171,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         if parts.is_due(began) {
             recorder.take(parts.next(observed))?;
         }
-        arguments.print(observed, intervals - 1)?;
+        arguments.print(observed, intervals - 1, arguments.wanted.heat.is_some())?;
         let is_over = arguments.time.is_some_and(|time| began.elapsed() >= time);
         Ok(!is_over && arguments.count != Some(intervals as u64))
     };
@@ -174,7 +198,8 @@ const LOOK: Duration = Duration::from_millis(100);
 
 fn opened(selection: &Selection, host: &CountedHost) -> Result<Count, Failure> {
     let mut opener: Box<dyn Opener> = if host.is_emulated {
-        Box::new(Synthetic::new(&host.meshes[0], &selection.set.groups)?)
+        let made = Synthetic::new(&host.meshes[0], &selection.set.groups);
+        Box::new(made.map_err(|fault| fault.context("--emulated"))?)
     } else {
         Box::new(KernelOpener { files: host.files.clone() })
     };
@@ -281,12 +306,7 @@ fn publish(page: &Page, observed: &Observations) {
 
 impl Arguments {
     /// Returns the table of an interval, or its grid of rates.
-    pub(super) fn interval_text(
-        &self,
-        observed: &Observations,
-        at: usize,
-        has_grid: bool,
-    ) -> String {
+    fn interval_text(&self, observed: &Observations, at: usize, has_grid: bool) -> String {
         let heats = if has_grid { heats(observed, Some(at)) } else { Vec::new() };
         if heats.is_empty() {
             return tables::text(observed, Some(at), self.bytes, |event| error_of(event, at));
@@ -298,12 +318,22 @@ impl Arguments {
         grids.collect::<String>() + &tables::metrics(observed, Some(at), self.bytes)
     }
 
+    /// Returns true if tables are printed, rather than records, lines of perf, or nothing.
+    pub(super) fn is_text(&self) -> bool {
+        let Recording { json, quiet, .. } = self.recording;
+        !json && !quiet && self.separator.is_none()
+    }
+
     pub(super) fn summary(&self, observed: &Observations) -> String {
         tables::text(observed, None, self.bytes, total_error_of)
     }
 
-    pub(super) fn print(&self, observed: &Observations, at: usize) -> Result<(), Failure> {
-        let has_grid = self.wanted.heat.is_some();
+    pub(super) fn print(
+        &self,
+        observed: &Observations,
+        at: usize,
+        has_grid: bool,
+    ) -> Result<(), Failure> {
         let text = match self.separator {
             _ if self.recording.json || self.recording.quiet => return Ok(()),
             Some(separator) => perf_format::csv_interval(observed, at, separator),

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DEV.CH,..", value_delimiter = ',', value_parser = channel, conflicts_with = "files")]
     channels: Vec<ChannelId>,
     /// Number of triggers of the card
-    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M", conflicts_with = "files")]
     triggers: u64,
     /// 0 block starts, 1 sequence, 2 chunks, 3 payload
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3), default_value = "3")]

@@ -19,6 +19,11 @@ use crate::output::{Ended, emit, tell};
 
 /// Emulate a card for readers in other processes (tohost --card).
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("poll_us", |option| option.conflicts_with("at").hide(true)),
+    mut_arg("interrupt", |option| option.conflicts_with("at").hide(true)),
+    mut_arg("transport", |option| option.conflicts_with("at").hide(true)),
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,

@@ -17,6 +17,12 @@ use crate::output::{Ended, Failure, tell};
 
 /// Write the blocks that a channel of a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("rate_hz", |option| option.conflicts_with("output").hide(true)),
+    mut_arg("poll_us", |option| option.conflicts_with("output").hide(true)),
+    mut_arg("interrupt", |option| option.conflicts_with("output").hide(true)),
+    mut_arg("transport", |option| option.conflicts_with("output").hide(true)),
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,

@@ -27,6 +27,10 @@ use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Read rings and publish their data; a reader per DMA channel.
 #[derive(Debug, Args)]
+#[command(
+    mut_arg("rate_hz", |option| option.conflicts_with("card").hide(true)),
+    mut_arg("payload_bytes", |option| option.conflicts_with("card").hide(true)),
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,

@@ -124,7 +124,9 @@ fn verify_checks_every_way_of_this_host() {
     let cases: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(cases.len(), 3 * 2 * 2, "three policies, two completions, two directions");
-    assert!(cases.iter().all(|case| case["outcome"]["verified"]["copies"] == 30), "{cases:?}");
+    let verified = |case: &serde_json::Value| case["outcome"]["verified"].clone();
+    assert!(cases.iter().all(|case| verified(case)["copies"] == 33), "{cases:?}");
+    assert!(cases.iter().all(|case| verified(case)["largest_bytes"] == 70_000), "{cases:?}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod interrupt;
 mod memory;
 mod named_files;
 mod notebook;
+mod options;
 mod outputs;
 mod path;
 mod pmu;
