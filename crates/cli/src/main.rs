@@ -141,8 +141,8 @@ fn run(line: impl IntoIterator<Item = OsString>) -> Ended {
     done
 }
 
-/// Prints help or an error of the command line, that of a value or of two options in one line. Both are sanitised,
-/// since clap repeats words of it, which may be names of files that others chose.
+/// Prints help or an error of the command line, that of a value or of two options in one line. Both
+/// are sanitised, since clap repeats words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error) -> Ended {
     let mut text = error.render().to_string();
     use clap::error::ErrorKind::{ArgumentConflict, ValueValidation};

@@ -89,7 +89,7 @@ pub struct DigitizerRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger_rate_hz: Option<f64>,
     /// Sleep between two reads of the status register
-    #[arg(long = "poll-interval", value_name = "TIME", value_parser = parse_us, default_value = "1us", requires = "passes", conflicts_with = "completion", hide_short_help = true, help_heading = "Trigger")]
+    #[arg(long = "poll-interval", value_name = "TIME", value_parser = parse_us, default_value = "1us", requires = "passes", hide_short_help = true, help_heading = "Trigger")]
     pub poll_interval_us: f64,
     /// Timing of emulated boards: a shipped name or a TOML file
     #[arg(

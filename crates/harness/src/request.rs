@@ -131,7 +131,7 @@ fn typed(name: &str) -> Option<&'static str> {
     TYPED.get()?.get(name).map(String::as_str)
 }
 
-/// Units by the last part of a parameter's name.
+/// Units by the last part of a parameter's name, which an option does not have.
 const UNITS: [(&str, &str); 7] = [
     ("hz", " Hz"),
     ("ns", " ns"),
@@ -189,7 +189,8 @@ impl Problem {
         }
         let (least, greatest) = (bounds.start(), bounds.end());
         let last = name.rsplit('_').next();
-        let unit = UNITS.iter().find(|(of, _)| last == Some(of)).map_or("", |(_, unit)| unit);
+        let unit = UNITS.iter().find(|(of, _)| last == Some(of) && typed(name).is_some());
+        let unit = unit.map_or("", |(_, unit)| unit);
         let text = format!("is {value}{unit}; {least} to {greatest}{unit} is wanted");
         Err(Problem::new(name, text))
     }

@@ -323,7 +323,7 @@ mod tests {
         let settings = Settings { pin: vec![9999], ..by_stage(3) };
         let job = Scripted::default().job();
         let refused = measure(&job, &settings, &context(), &[], &mut []);
-        assert!(refused.unwrap_err().0.contains("pin is 9999: there is no such CPU"));
+        assert!(refused.unwrap_err().0.contains("`pin` is 9999: there is no such CPU"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally};
 use daqmeter_readout::card::CardState;
 use daqmeter_readout::chain::{
     Chain as CardChain, ReaderDone, Receiving, check_bytes, check_ledgers, counters,
-    counters_of_reader, filling, joined, latency, losses_by_elink,
+    counters_of_reader, filling, joined, latency, looked, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
 use daqmeter_readout::slowed::{Added, ChainPart, Experiment};
@@ -226,6 +226,7 @@ impl ReadOut {
             each = joined(std::slice::from_ref(own), &results.received);
             tally.carried_bytes = Some(own.stats.bytes);
             tally.warnings.clone_from(&own.notes);
+            tally.warnings.extend(looked(&self.scenario, own));
             tally.counters = counters_of_reader(own);
             tally.counters.extend(losses_by_elink(&each));
         }

@@ -2,7 +2,7 @@
 //! bytes.
 
 use daqmeter_harness::search::Observation;
-use daqmeter_record::units::whole;
+use daqmeter_record::units::{show_ns, whole};
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
 
@@ -11,7 +11,7 @@ use crate::accounts::own_losses;
 use crate::busy::ChannelBusy;
 use crate::card::channel_ids;
 use crate::receive::{Report, elink_name};
-use crate::scenario::Scenario;
+use crate::scenario::{ReaderCompletion, Scenario};
 
 pub fn check_ledgers(readers: &[ReaderDone], received: &[Report]) -> Result<(), String> {
     let subscriptions = readers.iter().flat_map(|reader| reader.account.subscription_ledgers());
@@ -38,6 +38,19 @@ pub fn latency(received: &[Report]) -> LogHistogram {
         latency.merge(&report.latency_ns);
     }
     latency
+}
+
+/// Says how often a reader looked, if that is less than half as often as it was asked to.
+pub fn looked(scenario: &Scenario, reader: &ReaderDone) -> Option<String> {
+    let asked_ns = scenario.reader.poll.0;
+    let is_asked = scenario.reader.completion == ReaderCompletion::Poll && asked_ns > 0;
+    let [asked, obtained] =
+        [asked_ns, reader.card_ns / reader.stats.polls.max(1)].map(|ns| ns as f64);
+    let is_rare = is_asked && obtained > 2.0 * asked;
+    is_rare.then(|| {
+        let [asked, obtained] = [asked, obtained].map(show_ns);
+        format!("poll: asked for a look every {asked}, obtained one every {obtained}")
+    })
 }
 
 pub fn counters_of_reader(reader: &ReaderDone) -> Vec<Counter> {
