@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// Highest rate of the search
     #[arg(long, value_name = "RATE", value_parser = rate, default_value = "40MHz")]
     to: f64,
-    /// Resolution of the result, as a share: 0.0001 to 0.5
+    /// Resolution of the result, 0.01% to 50%: 1% or 0.01
     #[arg(long, value_name = "SHARE", value_parser = resolution, default_value = "0.01")]
     resolution: f64,
     /// Shortest time of a probe; the confirming run takes 24 times as long
