@@ -90,6 +90,8 @@ pub(super) fn package(folder: &Path, program: &Path) -> Result<()> {
     let options = if needed.is_empty() { "" } else { "--force-depends" };
     bare.dpkg(&of_readme("sudo dpkg")?, options, folder)?;
     bare.first_commands("/usr/bin/daqmeter")?;
+    let found = bare.daqmeter("/usr/bin/eb-find", "emu/gige 0x651 0xb2afc251")?;
+    ensure!(found.trim() == "0x101000", "eb-find: {found}");
     let installed = |path: &str| bare.root.join("usr").join(path);
     line("gzip --test").arg(installed("share/man/man1/daqmeter-readout-run.1.gz")).run()?;
     line("bash -n").arg(installed("share/bash-completion/completions/daqmeter")).run()?;
