@@ -1,4 +1,5 @@
-//! The Debian package: the program, links by which it is a C tool, its manual pages, completions for three shells, documents.
+//! The Debian package: the program, links by which it is a C tool, its manual pages, completions
+//! for three shells, documents.
 //! `dpkg-deb` writes it from a folder with the layout of the user's system.
 
 use std::fs;

@@ -10,7 +10,8 @@ use crate::border::sum;
 /// Loss at the source of a read-out chain: items that it did not give.
 pub const NOT_GIVEN: &str = "emulator deficit";
 
-/// Triggers of a read-out chain that BUSY stopped at the source, or XOFF at a link: they are dead time, not losses.
+/// Triggers of a read-out chain that BUSY stopped at the source, or XOFF at a link: they are dead
+/// time, not losses.
 pub const STOPPED: [&str; 4] = [
     "stopped by BUSY-by-DMA",
     "stopped by BUSY-by-FIFO",

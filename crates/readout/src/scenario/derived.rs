@@ -76,8 +76,8 @@ impl Scenario {
     }
 
     /// True if blocks made once are shown again. Not with what differs from turn to turn: the
-    /// trigger system's numbers, faults, deficits, and blocks closed by a timeout; nor with triggers
-    /// that are looked at one by one.
+    /// trigger system's numbers, faults, deficits, and blocks closed by a timeout. Not with
+    /// triggers that are judged one by one either.
     pub fn replays(&self) -> bool {
         let card = &self.card;
         card.blocks == BlockSource::Auto
