@@ -4,7 +4,7 @@
 //! each participant holds a [`Participant`]; its drop, even by unwinding, reduces the count. So no
 //! thread waits for one that has panicked or was never started.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Polls of [`Participant::meet`] before it yields its CPU, which another lane may need.
@@ -16,6 +16,7 @@ pub(crate) struct Barrier {
     changed: Condvar,
     /// Number of past rounds; a waiting thread continues if it changes.
     round: AtomicU64,
+    is_late: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +88,15 @@ impl Participant<'_> {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    /// Says before a wait that the time of a stage is over; all see it after that wait.
+    pub(crate) fn set_late(&self) {
+        self.0.is_late.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        self.0.is_late.load(Ordering::Acquire)
     }
 
     /// Cancels the run; the others see it after the next round.

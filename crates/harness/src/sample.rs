@@ -29,6 +29,8 @@ pub const INTERRUPTED: &str = "interrupted";
 const UNTIMED: u64 = 4;
 /// Samples whose lines are touched before a round: 16 KiB with their starts.
 const TOUCHED: usize = 1024;
+/// Fewest samples of a stage whose time is over.
+const FEWEST: u64 = 3;
 /// Samples that decide the number of comparisons of a stage in one piece: 17.
 const COMPARED: u64 = 300;
 
@@ -58,7 +60,7 @@ struct Series<'a> {
 impl Series<'_> {
     fn is_over(&self) -> bool {
         self.count >= self.most
-            || (self.last_ns - self.begin_ns >= self.budget_ns && self.count >= 3)
+            || (self.last_ns - self.begin_ns >= self.budget_ns && self.count >= FEWEST)
     }
 }
 
@@ -249,7 +251,7 @@ impl Sampling<'_> {
     /// Takes up to `most` samples, for at most the plan's time (but three), and books the CPU time.
     /// A stage whose output is compared is taken in rounds.
     fn samples(&mut self, at: usize, sampled: &mut Sampled, most: u64) -> Result<(), Fault> {
-        let Settings { plan, in_one, .. } = *self.settings;
+        let Settings { plan, within, in_one, .. } = *self.settings;
         let budget_ns = if let StepPlan::Timed(budget) = plan { as_ns(budget) } else { u64::MAX };
         // Calibrated samples are short; those of an exact plan may have any number of operations.
         let (is_short, whole) =
@@ -268,7 +270,8 @@ impl Sampling<'_> {
             last_ns: begin_ns,
             count: 0,
             most,
-            budget_ns,
+            // The other half is for comparisons.
+            budget_ns: within.map_or(budget_ns, |within| budget_ns.min(as_ns(within) / 2)),
         };
         let ended = match series.sampled.spec.checked {
             true => self.rounds(&mut series),
@@ -286,9 +289,11 @@ impl Sampling<'_> {
     /// samples, so that a periodic fault is found. In one piece, the first round has all samples,
     /// and the others only untimed operations.
     fn rounds(&mut self, series: &mut Series<'_>) -> Result<(), Fault> {
+        let within_ns = self.settings.within.map_or(u64::MAX, as_ns);
         let mut until = 0;
         loop {
-            until += until * 3 / 8 + 1;
+            let is_late = clock::monotonic_ns() - series.begin_ns > within_ns;
+            until = if is_late { until.max(FEWEST) } else { until + until * 3 / 8 + 1 };
             self.round.wait();
             series.sampled.touch();
             for _ in 0..UNTIMED {
@@ -298,13 +303,16 @@ impl Sampling<'_> {
             }
             self.round.meet();
             self.round(series, if self.in_one { series.most } else { until })?;
+            if series.is_over() && clock::monotonic_ns() - series.begin_ns > within_ns {
+                self.round.set_late();
+            }
             self.round.wait();
             if self.settings.stop.is_set() {
                 return Ok(());
             }
             self.session.check_sample(series.at)?;
             let compared = if self.in_one { series.most.min(COMPARED) } else { series.count };
-            if series.is_over() && until >= compared {
+            if self.round.is_late() || series.is_over() && until >= compared {
                 return Ok(());
             }
             series.last_ns = clock::monotonic_ns();
@@ -612,6 +620,15 @@ mod tests {
             let settings = Settings::new(plan, "test");
             let (_, stage) = sampled(&settings, once.clone(), |_| Ok(()));
             assert_eq!((stage.sample_ns.len(), stage.ops_per_sample), (wanted, 1), "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_operations_ends_after_its_time_with_three() {
+        for (within, samples) in [(None, 50), (Some(Duration::ZERO), 3)] {
+            let settings = Settings { within, ..Settings::new(StepPlan::ByStage(50), "test") };
+            let (taken, stage) = sampled(&settings, batches_of(1), |_| Ok(()));
+            assert_eq!((taken, stage.sample_ns.len()), (Ok(()), samples));
         }
     }
 

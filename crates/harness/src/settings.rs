@@ -22,6 +22,8 @@ pub enum StepPlan {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub plan: StepPlan,
+    /// Time of a stage after which a number of operations ends, with three or more of them.
+    pub within: Option<Duration>,
     /// CPUs for the lanes, in this order; empty for free threads.
     pub pin: Vec<u32>,
     pub profile_hz: Option<u64>,
@@ -41,6 +43,7 @@ impl Settings {
     pub fn new(plan: StepPlan, study: impl Into<String>) -> Self {
         Settings {
             plan,
+            within: None,
             pin: Vec::new(),
             profile_hz: None,
             study: study.into(),
