@@ -44,7 +44,8 @@ pub(crate) fn repeat(name: &str) -> Result<()> {
     let mut left: Option<BTreeSet<String>> = None;
     for attempt in 1..=6 {
         let _ = std::fs::remove_file(&records);
-        let reproduce = daqmeter("reproduce").arg(name).arg("--records").arg(&records);
+        let reproduce =
+            daqmeter("reproduce").args([name, "--time", "5m", "--records"]).arg(&records);
         reproduce.arg("-o").arg(scratch(&format!("{name}.html"))).run()?;
         let records = jsonl::read(BufReader::new(File::open(&records)?))?.records;
         records.iter().try_for_each(below_the_uplink)?;

@@ -11,7 +11,8 @@ use crate::point::PlannedPoint;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Spend {
-    /// Each point takes its own time; no point is begun after the budget.
+    /// Each point takes its own time; no point is begun after the budget. Where the first
+    /// measurements of all points do not fit, these are shorter.
     #[default]
     Stop,
     /// Times of points are shares of the budget, so that every one is measured where it suffices
@@ -28,6 +29,8 @@ pub struct Budget {
 
 const LIMIT_TIME: Duration = Duration::from_millis(40);
 const LIMIT_TIMES: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(150));
+/// Seconds of a point beside its steps, for the forecast: 176 points of 10 ms took 8.5 s.
+const BESIDE_S: f64 = 0.04;
 /// Denominator of a limit's share of the budget: 40 ms of a minute.
 const LIMIT_PART: f64 = 1500.0;
 
@@ -43,14 +46,25 @@ impl Budget {
         self.time.filter(|_| self.spend == Spend::Share)
     }
 
-    pub(crate) fn begin(&self, points: &[PlannedPoint]) -> Clock {
+    /// Returns about the time of all points; `None` if only a measurement can say it.
+    pub(crate) fn forecast(&self, points: &[PlannedPoint]) -> Option<Duration> {
+        let is_known = points.iter().all(|point| point.nominal_s() > 0.0);
+        let each = points.iter().map(|point| point.nominal_s() + BESIDE_S);
+        let own = Duration::try_from_secs_f64(each.sum()).ok().filter(|_| is_known);
+        self.shared().or(own.map(|own| own.min(self.time.unwrap_or(own))))
+    }
+
+    /// Begins with these points, of which a shared budget has each, and another one the first
+    /// measurement of each.
+    pub(crate) fn begin<'a>(&self, points: impl Iterator<Item = &'a PlannedPoint>) -> Clock {
         let shared = self.shared();
+        let nominal_s: Vec<f64> = points.map(PlannedPoint::nominal_s).collect();
         Clock {
             began: Instant::now(),
             end: shared.map(|whole| whole.mul_f64(1.0 - Clock::KEPT)).or(self.time),
-            is_shared: shared.is_some(),
-            left: points.len() as f64,
-            left_nominal_s: points.iter().map(PlannedPoint::nominal_s).sum(),
+            scale: if shared.is_some() { Clock::SCALE } else { (0.0, 1.0) },
+            left: nominal_s.len() as f64,
+            left_nominal_s: nominal_s.iter().sum(),
             done: 0.0,
             beside_s: 0.0,
             asked_s: 0.0,
@@ -59,11 +73,12 @@ impl Budget {
     }
 }
 
-/// Time of a plan. A shared one is shared before each point, by the times of the points so far.
+/// Time of a plan. It is shared before each point, by the times of the points so far.
 pub(crate) struct Clock {
     began: Instant,
     end: Option<Duration>,
-    is_shared: bool,
+    /// Smallest and largest factor on the time of a point.
+    scale: (f64, f64),
     left: f64,
     left_nominal_s: f64,
     done: f64,
@@ -88,16 +103,22 @@ impl Clock {
         times.map_or_else(|| point.clone(), |times| point.stretched(times))
     }
 
-    /// Returns the factor on the times of the remaining points; `None` if the time is not shared. A
+    /// Returns the time of one of the remaining points; `None` if the time has no end.
+    pub(crate) fn each(&self) -> Option<Duration> {
+        let left = self.end?.saturating_sub(self.began.elapsed());
+        Some(left.div_f64(self.left.max(1.0)))
+    }
+
+    /// Returns the factor on the times of the remaining points; `None` if the time has no end. A
     /// point of several stages takes its time for each of them.
     fn scale(&self, elapsed: Duration) -> Option<f64> {
-        let end_s = self.end.filter(|_| self.is_shared)?.as_secs_f64();
+        let end_s = self.end?.as_secs_f64();
         let each_s = if self.done > 0.0 { self.beside_s / self.done } else { Self::GUESS_S };
         let is_known = self.timed_s > 0.0 && self.asked_s > 0.0;
         let stages = if is_known { self.timed_s / self.asked_s } else { 1.0 };
         let left_s = end_s - elapsed.as_secs_f64() - each_s * self.left;
         let nominal_s = (stages * self.left_nominal_s).max(1e-3);
-        Some((left_s / nominal_s).clamp(Self::SCALE.0, Self::SCALE.1))
+        Some((left_s / nominal_s).clamp(self.scale.0, self.scale.1))
     }
 
     /// Counts a finished point: the time that it was asked to last, its whole time, and its timed
@@ -140,7 +161,7 @@ mod tests {
     fn what_a_point_took_beyond_its_share_is_missing_from_the_others() {
         let points = [(); 3].map(|()| point("null", 1000));
         let budget = Budget { time: Some(Duration::from_secs(10)), spend: Spend::Share };
-        let mut clock = budget.begin(&points);
+        let mut clock = budget.begin(points.iter());
         // 9.4 s less three guesses of 0.12 s, for 3 s of nominal time.
         assert!((clock.scale(Duration::ZERO).unwrap() - 9.04 / 3.0).abs() < 1e-9);
         // Four stages for a second each, and a second of preparation.
@@ -149,6 +170,21 @@ mod tests {
         assert!((left - (4.4 - 2.0) / 8.0).abs() < 1e-9, "{left}");
         // Time is over: a point that still begins is short.
         assert_eq!(clock.scale(Duration::from_secs(60)), Some(0.02));
+    }
+
+    #[test]
+    fn points_that_fit_last_as_long_as_they_say_and_others_are_shorter() {
+        let time = Some(Duration::from_secs(10));
+        let scale = |ms, time| {
+            let budget = Budget { time, spend: Spend::Stop };
+            budget.begin([(); 3].map(|()| point("null", ms)).iter()).scale(Duration::ZERO)
+        };
+        assert_eq!((scale(1000, None), scale(1000, time)), (None, Some(1.0)));
+        // 10 s less three guesses of 0.12 s, for 300 s.
+        assert!((scale(100_000, time).unwrap() - 9.64 / 300.0).abs() < 1e-9);
+        let forecast = |time| Budget { time, spend: Spend::Stop }.forecast(&[point("null", 1960)]);
+        let forecasts = [None, Some(Duration::from_secs(1))].map(forecast);
+        assert_eq!(forecasts, [2, 1].map(|seconds| Some(Duration::from_secs(seconds))));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! Begin with [`Runner::run`]. Nothing here prints or writes: the caller keeps the records and
 //! shows the progress ([`RunnerEvent`]).
 
-use std::time::Instant;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use daqmeter_harness::{
     Context, Fault, Job, Limits, Observer, Settings, StepPlan, StopFlag, failed, guarded, measure,
@@ -13,7 +14,7 @@ use daqmeter_harness::{
 use daqmeter_record::RunRecord;
 
 use crate::again::Again;
-use crate::budget::Budget;
+use crate::budget::{Budget, Spend};
 use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
 use crate::resume::left_to_measure;
@@ -21,10 +22,13 @@ use crate::resume::left_to_measure;
 /// Progress of a run. An error of its taker gives up the further points.
 #[derive(Debug)]
 pub enum RunnerEvent<'a> {
-    /// Numbers of points to measure and of measured ones, before the first point.
+    /// Numbers of points to measure and of measured ones, about the time of those to measure, and
+    /// the longest, before the first point.
     Planned {
         points: usize,
         known: usize,
+        time: Option<Duration>,
+        most: Option<Duration>,
     },
     Begins(&'a PlannedPoint),
     /// Record of a point. The receiver of the event writes it before it returns, if it is kept.
@@ -38,6 +42,9 @@ pub struct Done {
     pub points: usize,
     /// Number of points that began: fewer after a signal, or when the budget was over.
     pub begun: usize,
+    /// Number of different points, and of those that did not begin once.
+    pub different: usize,
+    pub left_out: usize,
     pub refused: usize,
     pub timed_s: f64,
     /// Seconds in points as a whole: limits, preparation, timed steps, verification.
@@ -122,9 +129,16 @@ impl Runner {
         let all = points.len();
         let Context { host, tool, .. } = &self.context;
         let points = left_to_measure(points, known, host, tool);
-        take(RunnerEvent::Planned { points: points.len(), known: all - points.len() })?;
-        let mut done = Done { points: points.len(), ..Done::default() };
-        let mut clock = budget.begin(&points);
+        let (known, time, most) = (all - points.len(), budget.forecast(&points), budget.time);
+        take(RunnerEvent::Planned { points: points.len(), known, time, most })?;
+        let is_first = first_of_each(&points);
+        let different = is_first.iter().filter(|is_first| **is_first).count();
+        let mut done =
+            Done { points: points.len(), different, left_out: different, ..Done::default() };
+        // Repetitions take what the first measurements leave.
+        let is_timed = |at: usize| is_first[at] || budget.spend == Spend::Share;
+        let timed = points.iter().enumerate().filter(|(at, _)| is_timed(*at));
+        let mut clock = budget.begin(timed.map(|(_, point)| point));
         let (mut again, began) = (Again::default(), Instant::now());
         let mut planned = 0..points.len();
         while !self.stop.is_set() && !clock.is_over() {
@@ -133,10 +147,10 @@ impl Runner {
             let next = planned.next().or_else(further);
             let Some((at, point)) = next.map(|at| (at, &points[at])) else { break };
             take(RunnerEvent::Begins(point))?;
-            let shared = clock.share(point);
+            let shared = if is_timed(at) { clock.share(point) } else { point.clone() };
             let begin = Instant::now();
             let mut timed_s = 0.0;
-            match self.planned(&shared) {
+            match self.planned(&shared, clock.each()) {
                 Ok(record) => {
                     again.add(&points, at, &record);
                     timed_s = record.wall_ns as f64 * 1e-9;
@@ -148,16 +162,20 @@ impl Runner {
                 }
             }
             let took_s = begin.elapsed().as_secs_f64();
-            clock.spent(point, shared.nominal_s(), took_s, timed_s.min(took_s));
+            if is_timed(at) {
+                clock.spent(point, shared.nominal_s(), took_s, timed_s.min(took_s));
+            }
             done.begun += usize::from(is_planned);
+            done.left_out -= usize::from(is_planned && is_first[at]);
             done.timed_s += timed_s.min(took_s);
             done.measuring_s += took_s;
         }
         Ok(done)
     }
 
-    fn planned(&self, point: &PlannedPoint) -> Result<RunRecord, Fault> {
+    fn planned(&self, point: &PlannedPoint, within: Option<Duration>) -> Result<RunRecord, Fault> {
         let settings = Settings {
+            within,
             profile_hz: point.profile_hz,
             waive: true,
             ..self.settings(point.steps, &point.study, &point.pin)
@@ -170,16 +188,20 @@ impl Runner {
     }
 }
 
+/// Tells of each point if it is the first with its parameters.
+fn first_of_each(points: &[PlannedPoint]) -> Vec<bool> {
+    let mut known = HashSet::new();
+    let key = |point: &PlannedPoint| (point.study.clone(), point.workload.key(), point.pin.clone());
+    points.iter().map(|point| known.insert(key(point))).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use daqmeter_harness::{NullRequest, Request as _, Session, StageSpec, Tally};
     use daqmeter_record::{Host, Outcome};
 
     use super::*;
     use crate::Plan;
-    use crate::budget::Spend;
 
     #[derive(Default)]
     struct Kept {
@@ -192,7 +214,7 @@ mod tests {
     impl Kept {
         fn take(&mut self, event: RunnerEvent<'_>) {
             match event {
-                RunnerEvent::Planned { points, known } => self.planned = (points, known),
+                RunnerEvent::Planned { points, known, .. } => self.planned = (points, known),
                 RunnerEvent::Begins(_) => {}
                 RunnerEvent::Measured(record) => self.records.push(*record),
                 RunnerEvent::Refused(point, fault) => {
@@ -317,6 +339,14 @@ repetitions = 3
     }
 
     #[test]
+    fn the_first_measurement_of_each_point_is_known_from_its_repetitions() {
+        let points = Plan::parse(PLAN, "p.toml").unwrap().points;
+        assert_eq!(first_of_each(&points), [true, true, true, false, false]);
+        let done = run(Budget::default(), &[], &mut Kept::default());
+        assert_eq!((done.different, done.left_out), (3, 0));
+    }
+
+    #[test]
     fn what_is_known_is_not_measured_again() {
         let mut first = Kept::default();
         run(Budget::default(), &[], &mut first);
@@ -337,6 +367,7 @@ repetitions = 3
         for spend in [Spend::Stop, Spend::Share] {
             let done = run(budget(spend), &[], &mut Kept::default());
             assert_eq!((done.begun, done.is_complete()), (0, false), "{spend:?}");
+            assert_eq!((done.different, done.left_out), (3, 3), "{spend:?}");
         }
     }
 }

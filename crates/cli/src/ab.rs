@@ -20,7 +20,8 @@ use crate::context::context;
 use crate::interrupt;
 use crate::named::Appended;
 use crate::output::{Ended, Failure, emit, json_lines};
-use crate::recorder::{Lines, progress_bar};
+use crate::progress::{Forecast, Progress};
+use crate::recorder::Lines;
 
 /// Measure two sides alternately, and say whether they differ.
 ///
@@ -46,9 +47,9 @@ pub(crate) struct Arguments {
     /// Largest difference that counts as none
     #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "1%")]
     ignore: f64,
-    /// Longest time for each point
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "10s")]
-    time: Duration,
+    /// Longest time for all points [default: 10s for each, at most 50s]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    time: Option<Duration>,
     /// CPU for both sides [default: the last one allowed; for commands all]
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
@@ -69,12 +70,17 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments)?;
     let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
     let stop = interrupt::flag();
-    let progress = progress_bar(points.len(), !arguments.json);
+    let usual = Duration::from_secs(10 * (points.len() as u64).clamp(1, 5));
+    let (time, began) = (arguments.time.unwrap_or(usual), Instant::now());
+    let progress = Progress::begin(false, arguments.json);
+    progress.expect(Forecast { points: points.len() as u64, ..Forecast::budget(time) });
     let (mut conclusions, mut refused) = (Vec::new(), Vec::new());
-    for (name, sides) in points.iter().take_while(|_| !stop.is_set()) {
-        progress.set_message(name.clone());
-        let compared = compared(arguments, sides, points.len(), &stop, &mut file);
-        progress.inc(1);
+    for (at, (name, sides)) in points.iter().enumerate().take_while(|_| !stop.is_set()) {
+        progress.begin_point(name.clone());
+        let left = time.saturating_sub(began.elapsed());
+        let time = left.div_f64((points.len() - at) as f64);
+        let compared = compared(arguments, time, sides, points.len(), &stop, &mut file);
+        progress.took_point();
         match compared {
             Ok(compared) => {
                 conclusions.push(compared.conclusion);
@@ -86,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             Err(why) => refused.push(format!("{name}: {why}")),
         }
     }
-    progress.finish_and_clear();
+    progress.end();
     if let ([first, ..], false) = (&refused[..], stop.is_set()) {
         let (refused, of) = (refused.len(), points.len());
         return Err(format!("{refused} of {of} points not measured: {first}").into());
@@ -102,7 +108,7 @@ fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> 
         // Children inherit the CPU.
         arguments.pin.map(daqmeter_sys::affinity::pin_to).transpose()?;
         let context = context();
-        let patience = PATIENCE.max(arguments.time);
+        let patience = PATIENCE.max(arguments.time.unwrap_or_default());
         let sides = texts.map(|text| AbWork::Shell(text.clone(), context.clone()));
         return Ok(vec![(COMMAND.to_owned(), named(sides, patience))]);
     }
@@ -168,6 +174,7 @@ fn binary(name: &str) -> Result<PathBuf, Failure> {
 /// Measures alternately until every time is decided, the time is over, or `stop` is set.
 fn compared(
     arguments: &Arguments,
+    time: Duration,
     sides: &[AbSide; 2],
     points: usize,
     stop: &StopFlag,
@@ -189,7 +196,7 @@ fn compared(
             records[side].append(&mut found);
         }
         pairs += 1;
-        let is_over = stop.is_set() || began.elapsed() >= arguments.time;
+        let is_over = stop.is_set() || began.elapsed() >= time;
         if pairs < look && !is_over {
             continue;
         }

@@ -96,7 +96,7 @@ fn measure(arguments: &Arguments) -> Ended {
     if request.reads == 0 {
         return Err(Failure::refused("-N 0 reads nothing: use 1 or more"));
     }
-    let mut bench = Bench::new(&arguments.common, 1)?;
+    let mut bench = Bench::new(&arguments.common)?;
     let plan = StepPlan::ByStage(request.reads);
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),

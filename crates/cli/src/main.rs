@@ -24,6 +24,7 @@ mod named;
 mod output;
 mod path;
 mod pmu;
+mod progress;
 mod readout;
 mod recorder;
 mod report;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Runner, ab};
-use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, Tally};
+use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, Tally, ordered};
 use daqmeter_record::conditions::Taken;
 use daqmeter_record::units::significant;
 use daqmeter_record::{EngineInfo, Order, Outcome, Role, RunRecord, Workload};
@@ -13,8 +13,9 @@ use crate::arguments::duration;
 use crate::context::context;
 use crate::interrupt;
 use crate::metrics::Metrics;
-use crate::output::Failure;
+use crate::output::{Failure, tell};
 use crate::pmu::chosen::Observed;
+use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
 
 /// Options of every verb that measures.
@@ -73,11 +74,10 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new(common: &Common, points: usize) -> Result<Bench, Failure> {
+    pub(crate) fn new(common: &Common) -> Result<Bench, Failure> {
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let mut recorder = Recorder::new(&common.recording)?;
         recorder.metrics = common.metrics.served(|_| {})?;
-        recorder.expect(points);
         let mut runner = Runner::new(context());
         runner.is_bare = ab::is_side();
         if let Some(observed) = observed {
@@ -104,6 +104,8 @@ impl Bench {
         self.recorder.begin(&settings.study, R::KIND);
         request.check()?;
         let job = request.job()?;
+        let time = job.workload.float("seconds").ok().map(Duration::from_secs_f64);
+        self.recorder.expect(Forecast::points(1, time));
         // A first point that cannot be opened is a wrong request: nothing was measured yet.
         let mut record = match order.as_ref().is_some_and(|order| order.position > 0) {
             true => self.runner.one_of_several(&job, settings),
@@ -111,6 +113,35 @@ impl Bench {
         };
         record.order = order;
         self.recorder.take(record)
+    }
+
+    /// Measures all points in random order within the time, which the remaining ones share: those
+    /// that need more have fewer repetitions. Points are left out only if even these do not fit.
+    pub(crate) fn measure_all<R: Request>(
+        &mut self,
+        requests: Vec<R>,
+        settings: &Settings,
+        time: Duration,
+    ) -> Result<(), Failure> {
+        const USUAL_S: f64 = 0.15;
+        let usual = Duration::from_secs_f64(USUAL_S * requests.len() as f64).min(time);
+        let forecast = Forecast::points(requests.len(), Some(usual));
+        self.recorder.expect(Forecast { most: Some(time), ..forecast });
+        let began = Instant::now();
+        for (order, request) in ordered(requests, 1) {
+            let left = time.saturating_sub(began.elapsed());
+            let (points, of) = (order.of - order.position, order.of);
+            if left.is_zero() && !self.runner.stop.is_set() {
+                tell(&format!(
+                    "daqmeter: no time for {points} of {of} points: use a longer --time"
+                ));
+                break;
+            }
+            // Half of the time is for preparation and verification.
+            let within = Some(left.div_f64(2.0 * points as f64));
+            self.measure(&request, &Settings { within, ..settings.clone() }, Some(order))?;
+        }
+        Ok(())
     }
 
     /// Measures one point of a search.

@@ -1,17 +1,19 @@
 //! Files that the command line names for writing. Their types say what happens to an existing file.
-//! A [`Replaced`] file is written whole, and an [`Appended`] one grows by lines. Writers take only
-//! these types, and [`check`] finds them in the options of every verb. So no verb can write over
-//! its input, its other output, or records.
+//! A [`Replaced`] file is written whole, an [`Appended`] one grows by lines, and an
+//! [`OutputFolder`] holds files with names of their own. Writers take only these types, and
+//! [`check`] finds them in the options of every verb. So no verb can write over its input, its
+//! other output, or records, and none measures first what it then cannot write.
 
 use std::any::TypeId;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::ops::Deref;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Arg, ArgMatches, Command};
-use daqmeter_record::file::is_descriptor;
+use daqmeter_record::file::{Replacement, is_descriptor};
 
 use crate::failure::Failure;
 
@@ -60,11 +62,22 @@ impl<const GROWS: bool> FromStr for Named<GROWS> {
     }
 }
 
+/// A folder for files that are replaced. It is made if the one that it lies in is there.
+#[derive(Clone, Debug)]
+pub(crate) struct OutputFolder(pub(crate) PathBuf);
+
+impl From<std::ffi::OsString> for OutputFolder {
+    fn from(path: std::ffi::OsString) -> Self {
+        OutputFolder(path.into())
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Read,
     Replaced,
     Appended,
+    Folder,
 }
 
 struct Mentioned {
@@ -81,7 +94,8 @@ impl Mentioned {
     }
 }
 
-/// Refuses a command line that would write over a file that it names twice, or over records.
+/// Refuses a command line that would write over a file that it names twice, or over records, or
+/// that cannot write a file.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let mut mentioned = Vec::new();
     let mut verb = Some((command, matches));
@@ -91,8 +105,29 @@ pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failu
         verb = below.and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
     }
     refuse_same(&mentioned)?;
-    let mut replaced = mentioned.iter().filter(|file| file.use_ == Use::Replaced);
-    replaced.try_for_each(|file| refuse_records(&file.path))
+    mentioned.iter().try_for_each(|file| match file.use_ {
+        Use::Read => Ok(()),
+        Use::Replaced => refuse_records(&file.path).and(refuse_unwritable(&file.path, false)),
+        Use::Appended => refuse_unwritable(&file.path, true),
+        Use::Folder if file.path.exists() => refuse_unwritable(&file.path.join("file"), false),
+        Use::Folder => refuse_unwritable(&file.path, false),
+    })
+}
+
+/// Refuses a file that cannot be written or made, before anything is measured. It is left as it is.
+pub(crate) fn refuse_unwritable(path: &Path, grows: bool) -> Result<(), Failure> {
+    let known = path.metadata();
+    let tried = match &known {
+        _ if path.as_os_str() == "-" => Ok(()),
+        Ok(_) if is_descriptor(path) => Ok(()),
+        // Only an end that reads can say if a pipe takes anything.
+        Ok(known) if known.file_type().is_fifo() => Ok(()),
+        Ok(known) if grows || !known.is_file() => {
+            OpenOptions::new().append(true).open(path).map(drop)
+        }
+        _ => Replacement::begin(path).map(drop),
+    };
+    tried.map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
 }
 
 fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
@@ -108,6 +143,8 @@ fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
         Use::Replaced
     } else if value_type == TypeId::of::<Appended>() {
         Use::Appended
+    } else if value_type == TypeId::of::<OutputFolder>() {
+        Use::Folder
     } else {
         Use::Read
     };

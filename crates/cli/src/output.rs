@@ -66,8 +66,10 @@ pub(crate) fn window_columns() -> usize {
     set.filter(|columns| *columns > 0).or_else(of_terminal).unwrap_or(100).max(40)
 }
 
+/// Writes a page. It fails after the work, since the command line was checked before it.
 pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
-    write_with(path, |sink| sink.write_all(text.as_bytes()))
+    let written = write_with(path, |sink| sink.write_all(text.as_bytes()));
+    written.map_err(|failure| Failure::tool(failure.line()))
 }
 
 pub(crate) fn write_with<E: Display>(

@@ -2,11 +2,10 @@
 //! printed at the end.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -19,11 +18,11 @@ use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use daqmeter_report::etherbone;
 use daqmeter_report::table::{ALL, ask_columns, known_columns};
 use daqmeter_report::{Frame, disturbed};
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
 use crate::output::{Ended, FAILED, Failure, emit, tell, write_file};
+use crate::progress::{Forecast, Progress};
 
 /// Outputs of every verb that makes records.
 #[derive(Debug, Clone, Default, Args)]
@@ -81,7 +80,7 @@ pub(crate) struct Recorder {
     unwritten: Option<Failure>,
     /// Set then, so that no more is measured.
     pub(crate) stop: StopFlag,
-    pub(crate) progress: ProgressBar,
+    pub(crate) progress: Progress,
     pub(crate) metrics: Option<Page>,
     pub(crate) records: Vec<RunRecord>,
     /// Accounts of the CPUs from the begin of the verb on: its points may be shorter than a tick.
@@ -97,41 +96,30 @@ impl Recorder {
             file,
             unwritten: None,
             stop: StopFlag::default(),
-            progress: progress_bar(0, !recording.json && !recording.quiet),
+            progress: Progress::begin(recording.quiet, recording.json),
             metrics: None,
             records: Vec::new(),
             whole: None,
         })
     }
 
-    pub(crate) fn expect(&self, points: usize) {
-        self.progress.set_length(points as u64);
-        if let Some(page) = &self.metrics {
-            page.set("daqmeter_points_planned", &["run"], points as f64);
+    /// Takes the forecast of the whole verb.
+    pub(crate) fn expect(&self, forecast: Forecast) {
+        let is_first = self.progress.expect(forecast);
+        if let Some(page) = self.metrics.as_ref().filter(|_| is_first || forecast.points > 1) {
+            page.set("daqmeter_points_planned", &["run"], forecast.points as f64);
         }
     }
 
-    /// Shows the time left instead of the number of points.
-    pub(crate) fn show_time_left(&self, budget: Duration) {
-        let left = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            let left = budget.saturating_sub(state.elapsed()).as_secs();
-            let _ = write!(out, "about {left} s left");
-        };
-        let style = ProgressStyle::with_template("{left}, {pos} points  {prefix} {wide_msg}")
-            .expect("a constant template");
-        self.progress.set_style(style.with_key("left", left));
-    }
-
     pub(crate) fn begin(&self, study: &str, engine: &str) {
-        self.progress.set_prefix(format!("{} {engine}", sanitise::text(study)));
-        self.progress.set_message("");
+        self.progress.begin_point(format!("{} {engine}", sanitise::text(study)));
     }
 
     /// Takes one record. It is in the file when this returns, even after the reader of standard
     /// output has closed it. Where the file cannot be written, nothing more is measured, and
     /// [`Recorder::finish`] prints what was, and fails.
     pub(crate) fn take(&mut self, record: RunRecord) -> Result<(), Failure> {
-        self.progress.inc(1);
+        self.progress.took_point();
         if let Some(page) = &self.metrics {
             page.point(&record);
         }
@@ -180,7 +168,7 @@ impl Recorder {
     /// Ends a verb as [`Recorder::finish`] does, with a screen of its own.
     pub(crate) fn end(&mut self, text: impl FnOnce(&[RunRecord]) -> String) -> Ended {
         let Recording { output, json, quiet, .. } = &self.recording;
-        self.progress.finish_and_clear();
+        self.progress.end();
         let mut printed = Ok(ExitCode::SUCCESS);
         if !json && !quiet {
             printed = emit(&text(&self.records));
@@ -206,8 +194,8 @@ impl Recorder {
     /// Follows a run of planned points.
     pub(crate) fn follow(&mut self, event: RunnerEvent<'_>) -> Result<(), Failure> {
         match event {
-            RunnerEvent::Planned { points, known } => {
-                self.expect(points);
+            RunnerEvent::Planned { points, known, time, most } => {
+                self.expect(Forecast { most, ..Forecast::points(points, time) });
                 if known > 0 {
                     let all = points + known;
                     tell(&format!("daqmeter: {known} of {all} points are in the file already"));
@@ -249,7 +237,7 @@ impl Lines {
     pub(crate) fn write(&mut self, line: &[u8]) -> Result<(), Failure> {
         self.file.write_all(line).map_err(|error| {
             let path = self.path.display();
-            Failure::refused(format!("cannot write {path}: {error}; earlier lines are complete"))
+            Failure::tool(format!("cannot write {path}: {error}; earlier lines are complete"))
         })?;
         self.is_there()
     }
@@ -275,16 +263,4 @@ pub(crate) fn code_of(records: &[RunRecord]) -> ExitCode {
         matches!(record.outcome, Outcome::Failed(_)) || etherbone::lost(record).is_some()
     };
     if records.iter().any(has_failed) { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
-}
-
-pub(crate) fn progress_bar(points: usize, is_wanted: bool) -> ProgressBar {
-    let progress = if is_wanted && io::stderr().is_terminal() {
-        ProgressBar::new(points as u64)
-    } else {
-        ProgressBar::hidden()
-    };
-    let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {prefix} {wide_msg}")
-        .expect("a constant template");
-    // All that is printed is ASCII, whatever the locale.
-    progress.with_style(style.progress_chars("=> "))
 }

@@ -1,6 +1,7 @@
 //! `daqmeter reproduce`: the published studies, row by row.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -10,7 +11,7 @@ use daqmeter_record::RunRecord;
 use daqmeter_report::studies::{ReproducedStudy, full, overview};
 use daqmeter_report::{disturbed, figures, page_of};
 
-use crate::arguments::count;
+use crate::arguments::{budget, count};
 use crate::files::read_all;
 use crate::measure::{Bench, Common};
 use crate::named::Replaced;
@@ -22,7 +23,7 @@ const PAGE: &str = "studies.html";
 
 /// Repeat the published studies, row by row.
 ///
-/// It takes about a minute and a half. Each row says where its figure is published. Boards, bridges
+/// Each row says where its figure is published. Boards, bridges
 /// and cards are emulated, and the verdict says so. Rows that depend on the processor of another
 /// machine are shown and not judged.
 #[derive(Debug, Args)]
@@ -40,6 +41,9 @@ pub(crate) struct Arguments {
     /// Show only computed and modelled values
     #[arg(long, conflicts_with = "from", conflicts_with_all = OF_RUNS)]
     no_measurement: bool,
+    /// Time for all rows, with fewer repetitions where they do not fit
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "50s")]
+    time: Duration,
     /// Copies of each size in the study `copy` [default: 300]
     #[arg(long, value_name = "N", value_parser = count)]
     repeat: Option<u64>,
@@ -72,12 +76,16 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     // The verb prints studies instead of records.
     let recording = Recording { json: false, ..arguments.common.recording.clone() };
-    let mut bench = Bench::new(&Common { recording, ..arguments.common.clone() }, 0)?;
-    let budget = Budget::default();
+    let mut bench = Bench::new(&Common { recording, ..arguments.common.clone() })?;
+    let budget = Budget { time: Some(arguments.time), ..Budget::default() };
     let done = bench
         .runner
         .run(points(&chosen, arguments), budget, &[], |event| bench.recorder.follow(event))?;
-    bench.recorder.progress.finish_and_clear();
+    bench.recorder.progress.end();
+    if !done.is_complete() && !bench.runner.stop.is_set() {
+        let (left_out, points) = (done.points - done.begun, done.points);
+        tell(&format!("daqmeter: no time for {left_out} of {points} points: use a longer --time"));
+    }
     let code = show(&chosen, &bench.recorder.records, arguments)?;
     bench.recorder.written()?;
     refuse_refused(&done)?;

@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// Skip points that --records already holds, of this host and this build
     #[arg(long)]
     resume: bool,
-    /// Start no point after this time, instead of the plan's budget
+    /// Time for all points, instead of the plan's: with fewer repetitions, or shorter ones
     #[arg(long, value_name = "TIME", value_parser = budget)]
     time: Option<Duration>,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let common = &arguments.common;
     let site = Site { pin: common.pin.clone().map(|list| list.0), ..Site::here() };
     let plan = Plan::load_for(&arguments.plan, &site)?;
-    let mut bench = Bench::new(common, plan.points.len())?;
+    let mut bench = Bench::new(common)?;
     // No other run writes the file from now on.
     let known = known(arguments)?;
     let budget = Budget { time: arguments.time.or(plan.budget.time), ..plan.budget };
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         bench.runner.run(plan.points, budget, &known, |event| bench.recorder.follow(event))?;
     let code = bench.recorder.finish(table::stages)?;
     if !done.is_complete() {
-        tell(&unfinished(arguments, &done));
+        tell(&unfinished(arguments, &done, bench.runner.stop.is_set()));
     }
     refuse_refused(&done)?;
     Ok(code)
@@ -64,13 +64,19 @@ fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
     }
 }
 
-fn unfinished(arguments: &Arguments, done: &Done) -> String {
-    let (begun, points) = (done.begun, plural(done.points as u64, "point"));
+fn unfinished(arguments: &Arguments, done: &Done, is_stopped: bool) -> String {
+    let Done { begun, different, left_out, .. } = *done;
+    let points = plural(done.points as u64, "point");
+    let which = match left_out {
+        0 if is_stopped => String::new(),
+        0 => format!(", each of the {different} different ones, with fewer repetitions"),
+        _ => format!(", {left_out} of {different} different ones left out"),
+    };
     let records = arguments.common.recording.records.as_deref();
     let records = records.unwrap_or(Path::new("FILE.jsonl")).to_string_lossy();
     let [plan, records] = [arguments.plan.as_str(), &records].map(sanitise::shell_word);
     format!(
-        "daqmeter: {begun} of {points} measured; to continue: daqmeter run {plan} --records {records} --resume"
+        "daqmeter: {begun} of {points} measured{which}; to continue: daqmeter run {plan} --records {records} --resume"
     )
 }
 

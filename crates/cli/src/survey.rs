@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path as FilePath;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Budget, Plan, Site};
-use daqmeter_harness::guarded;
+use daqmeter_harness::{StopFlag, guarded};
 use daqmeter_path::Path;
 use daqmeter_record::sanitise::shell_word;
 use daqmeter_record::units::{plural, show_bytes};
@@ -19,11 +18,12 @@ use daqmeter_report::{host_text, screen};
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
-use crate::named::{Appended, Replaced, refuse_same_files};
-use crate::output::{Ended, FAILED, Failure, emit, tell, window_columns, write_file};
+use crate::named::{Appended, Replaced, refuse_same_files, refuse_unwritable};
+use crate::output::{Ended, Failure, emit, tell, window_columns, write_file};
 use crate::path::Search;
 use crate::pmu::chosen::Observed;
-use crate::recorder::{Lines, Recording};
+use crate::progress::Forecast;
+use crate::recorder::Recording;
 use crate::run::refuse_refused;
 
 /// Measure this host: print what each path carries and what limits it, write a page and records.
@@ -94,15 +94,17 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let is_there = |name: &str| FilePath::new(name).is_file() || FilePath::new(name).is_dir();
     let (page, out) = new_files(&arguments.common.recording, is_there)?;
     refuse_same_files([("--output", &page), ("--records", &out)])?;
-    let files = Files::open(&arguments.common.recording, page, out)?;
+    refuse_unwritable(&page, false).and_then(|()| refuse_unwritable(&out, true))?;
     let mut common = arguments.common.clone();
-    (common.recording.records, common.recording.output) = (files.records.clone(), None);
+    (common.recording.records, common.recording.output) = (Some(out.clone()), None);
     let is_shown = !common.recording.json && !common.recording.quiet;
-    let mut bench = Bench::new(&common, 0)?;
+    let mut bench = Bench::new(&common)?;
+    // The answer is on the screen, even if the disk is full.
+    bench.recorder.stop = StopFlag::default();
     if is_shown {
         emit(&about(&bench.runner.context.host))?;
     }
-    bench.recorder.show_time_left(arguments.time);
+    bench.recorder.expect(Forecast::budget(arguments.time));
     if common.observe.is_none()
         && let Some(observed) = OBSERVED.iter().find_map(|group| Observed::understand(group).ok())
     {
@@ -120,49 +122,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let disturbed = disturbed.unwrap_or_default();
     let printed = bench.recorder.end(|records| disturbed + &summary(records, arguments.tables));
     let records = &bench.recorder.records;
-    let Files { page, records: named, mut lost } = files;
-    let page = page.filter(|page| {
-        let failure = write_file(page, &daqmeter_report::page(records)).err();
-        lost.extend(failure.as_ref().map(|failure| failure.line().to_owned()));
-        failure.is_none()
-    });
-    if is_shown && printed.is_ok() {
+    let written = write_file(&page, &daqmeter_report::page(records));
+    if is_shown {
         let is_cut = !done.is_complete() && !bench.runner.stop.is_set();
         let left_out = if is_cut { done.points - done.begun } else { 0 };
-        let names = [page.as_deref(), named.as_deref()];
-        emit(&ending(records, began.elapsed(), left_out, &names))?;
+        emit(&ending(records, began.elapsed(), left_out, &[&page, &out]))?;
     }
-    lost.iter().for_each(|line| tell(&format!("daqmeter: {line}")));
+    written?;
     refuse_refused(&done)?;
-    let code = printed?;
-    Ok(if lost.is_empty() { code } else { ExitCode::from(FAILED) })
-}
-
-/// Page and records that can be written, and why others cannot.
-struct Files {
-    page: Option<Replaced>,
-    records: Option<Appended>,
-    lost: Vec<String>,
-}
-
-impl Files {
-    /// Tries both files before the measurement. A survey goes on without a file that the user did
-    /// not name: the answer is on the screen.
-    fn open(named: &Recording, page: Replaced, records: Appended) -> Result<Files, Failure> {
-        let tried = |is_named: bool, tried: Result<(), Failure>| match tried {
-            Err(failure) if is_named => Err(failure),
-            tried => Ok(tried.err().map(|failure| failure.line().to_owned())),
-        };
-        // An unwritable page fails here, not after the measurement.
-        let page_lost =
-            tried(named.output.is_some(), write_file(&page, "daqmeter survey is under way\n"))?;
-        let records_lost = tried(named.records.is_some(), Lines::open(&records).map(drop))?;
-        Ok(Files {
-            page: Some(page).filter(|_| page_lost.is_none()),
-            records: Some(records).filter(|_| records_lost.is_none()),
-            lost: page_lost.into_iter().chain(records_lost).collect(),
-        })
-    }
+    printed
 }
 
 /// Describes the host and what it lacks, before anything is measured.
@@ -194,7 +162,7 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
             break;
         }
         let each = left / u32::try_from(paths.len() - at).unwrap_or(u32::MAX);
-        let search = Search { path, layout: None, cpus: Vec::new(), within: each };
+        let search = Search { path, layout: None, cpus: Vec::new(), within: Some(each) };
         let name = &path.name;
         let found = guarded("the search", || search.prove(bench, "survey/limits", false));
         match found.map_err(Failure::tool).flatten() {
@@ -232,12 +200,7 @@ fn summary(records: &[RunRecord], tables: bool) -> String {
 }
 
 /// Writes what was measured, what was left out, and where to read on.
-fn ending(
-    records: &[RunRecord],
-    took: Duration,
-    left_out: usize,
-    files: &[Option<&FilePath>],
-) -> String {
+fn ending(records: &[RunRecord], took: Duration, left_out: usize, files: &[&FilePath]) -> String {
     let count = |word| {
         let undone = records.iter().filter_map(|record| undone(&record.outcome));
         undone.filter(|(how, _)| *how == word).count()
@@ -250,8 +213,7 @@ fn ending(
     let counted = counted.into_iter().filter(|(points, _)| *points > 0);
     let counted: String = counted.map(|(points, what)| format!(", {points} {what}")).collect();
     let points = plural(records.len() as u64, "point");
-    let mut more: Vec<String> =
-        files.iter().flatten().map(|path| path.display().to_string()).collect();
+    let mut more: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     more.push("daqmeter path explain NAME".to_owned());
     let took_s = took.as_secs_f64();
     let more = format!("More: {}", more.join(", "));
@@ -286,21 +248,6 @@ fn new_files(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folder_that_cannot_be_written_is_said_and_a_named_file_in_it_is_refused() {
-        let [page, records] = ["/proc/report.html", "/proc/records.jsonl"];
-        let open =
-            |named: &Recording| Files::open(named, Replaced::at(page), Appended::at(records));
-        let Ok(files) = open(&Recording::default()) else { panic!("a survey needs no file") };
-        assert!(files.page.is_none() && files.records.is_none());
-        for (line, file) in files.lost.iter().zip([page, records]) {
-            assert!(line.starts_with(&format!("cannot write {file}: ")), "{line}");
-        }
-        assert_eq!(files.lost.len(), 2);
-        let named = Recording { output: Some(Replaced::at(page)), ..Recording::default() };
-        assert!(open(&named).is_err());
-    }
 
     /// Regression: a survey emptied the records of the one before and wrote over its page.
     #[test]

@@ -59,14 +59,14 @@ const SIZES: [usize; 16] = [
     8 << 20,
 ];
 
-/// Runs all cases; after a stop, returns the finished ones.
-pub fn all(plan: &VerifyPlan, stop: &StopFlag) -> Vec<Case> {
+/// Runs all cases, and calls `done` with their number after each. After a stop, returns the
+/// finished ones.
+pub fn all(plan: &VerifyPlan, stop: &StopFlag, mut done: impl FnMut(usize)) -> Vec<Case> {
     let paths = CopyPath::value_variants().iter().copied();
-    paths
-        .filter(|path| plan.only.is_none_or(|only| only == *path))
-        .flat_map(cases_of)
-        .map_while(|request| case(&request, plan, stop))
-        .collect()
+    let paths = paths.filter(|path| plan.only.is_none_or(|only| only == *path));
+    let requests: Vec<CopyRequest> = paths.flat_map(cases_of).collect();
+    let cases = requests.iter().map_while(|request| case(request, plan, stop));
+    cases.inspect(|_| done(requests.len())).collect()
 }
 
 fn cases_of(path: CopyPath) -> Vec<CopyRequest> {
@@ -148,7 +148,8 @@ mod tests {
     fn a_stop_keeps_only_cases_that_were_finished() {
         let stop = StopFlag::default();
         stop.set();
-        let cases = all(&VerifyPlan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop);
+        let cases =
+            all(&VerifyPlan { only: None, largest_bytes: 5000, times: u32::MAX }, &stop, |_| {});
         assert!(
             cases.iter().all(|case| matches!(case.outcome, CaseOutcome::Waived(_))),
             "{cases:?}"
@@ -159,7 +160,9 @@ mod tests {
     fn every_case_of_this_host_verifies_or_says_why_not() {
         // Engines copy the largest size in several pieces.
         let plan = VerifyPlan { only: None, largest_bytes: 100_001, times: 1 };
-        let cases = all(&plan, &StopFlag::default());
+        let mut counted = Vec::new();
+        let cases = all(&plan, &StopFlag::default(), |of| counted.push(of));
+        assert_eq!(counted, vec![cases.len(); cases.len()]);
         assert!(cases.iter().any(
             |case| case.path == CopyPath::EngineThread && case.context == CopyContext::Priority
         ));

@@ -42,7 +42,7 @@ impl Replacement {
             // The temporary name in the error would not help the user.
             .map_err(|error| match error.kind() {
                 kind @ io::ErrorKind::NotFound => {
-                    io::Error::new(kind, "no file can be made in its folder")
+                    io::Error::new(kind, "there is no folder for it, or none that takes files")
                 }
                 kind => io::Error::from(kind),
             })?

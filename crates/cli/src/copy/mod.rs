@@ -6,20 +6,20 @@ mod sweep;
 mod trace;
 mod verify;
 
-use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{CopyPath, Direction};
-use daqmeter_harness::{Availability, Request, Settings, ordered};
+use daqmeter_harness::{Availability, Request, Settings};
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::plural;
 use daqmeter_report::Frame;
 use daqmeter_report::copy_classic::StudyFiles;
 
-use crate::arguments::count;
+use crate::arguments::{budget, count};
 use crate::deferred::Deferred;
 use crate::measure::{Bench, Common};
-use crate::named::Replaced;
+use crate::named::{OutputFolder, Replaced};
 use crate::output::{Ended, Failure, tell, write_file};
 
 #[derive(Debug, Subcommand)]
@@ -63,9 +63,12 @@ struct Sampled {
     /// Repetitions of each point
     #[arg(long, value_name = "N", value_parser = repetitions, default_value = "300")]
     repeat: u64,
+    /// Time for all points, with fewer repetitions where they do not fit
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "50s")]
+    time: Duration,
     /// Also write the files of the original study, into this directory
     #[arg(long, value_name = "DIR", help_heading = "Output")]
-    classic: Option<PathBuf>,
+    classic: Option<OutputFolder>,
     #[command(flatten)]
     common: Common,
 }
@@ -81,10 +84,7 @@ impl Sampled {
         files: impl FnOnce(&[RunRecord]) -> StudyFiles,
         frame: fn(&[RunRecord]) -> Frame,
     ) -> Ended {
-        bench.recorder.expect(requests.len());
-        let measured = ordered(requests, 1)
-            .into_iter()
-            .try_for_each(|(order, request)| bench.measure(&request, settings, Some(order)));
+        let measured = bench.measure_all(requests, settings, self.time);
         let records = &bench.recorder.records;
         if records.is_empty() {
             measured?;
@@ -101,7 +101,7 @@ impl Sampled {
     }
 }
 
-fn write_files(folder: &Path, files: &StudyFiles) -> Result<(), Failure> {
+fn write_files(OutputFolder(folder): &OutputFolder, files: &StudyFiles) -> Result<(), Failure> {
     for (name, text) in files {
         let path = Replaced::at(folder.join(name));
         let parent = path.parent().unwrap_or(folder);

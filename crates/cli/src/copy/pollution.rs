@@ -86,7 +86,7 @@ fn requests(arguments: &Arguments, neighbour_cpu: u32) -> Vec<PollutionRequest> 
 pub(super) fn run(arguments: &Arguments) -> Ended {
     usable(arguments.request.path)?;
     let sampled = &arguments.sampled;
-    let bench = Bench::new(&sampled.common, 0)?;
+    let bench = Bench::new(&sampled.common)?;
     let (program, neighbour) = placement(arguments, &bench.runner.context.host.allowed_cpus)?;
     let plan = StepPlan::ByStage(sampled.repeat);
     let settings = bench.runner.settings(plan, "copy/pollution", &[program]);

@@ -97,7 +97,7 @@ pub(super) const BANDWIDTH: Verb = Verb {
 
 impl Sweep {
     pub(super) fn run(&self, verb: &Verb) -> Ended {
-        let mut bench = Bench::new(&self.sampled.common, 0)?;
+        let mut bench = Bench::new(&self.sampled.common)?;
         let mut cpus = self.sampled.common.pins();
         let allowed = &bench.runner.context.host.allowed_cpus;
         if verb.is_parallel && cpus.is_empty() {

@@ -1,6 +1,6 @@
 //! `daqmeter copy trace`: sizes, numbers and users of the kernel's copies.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,7 +18,9 @@ use super::write_files;
 use crate::arguments::duration;
 use crate::context::context;
 use crate::interrupt;
+use crate::named::OutputFolder;
 use crate::output::{Ended, Failure};
+use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
 
 /// Count the kernel's copies by operation, size, caller and process.
@@ -38,7 +40,7 @@ pub(crate) struct Arguments {
     top: usize,
     /// Also write the files of the original study, into this directory
     #[arg(long, value_name = "DIR", help_heading = "Output")]
-    classic: Option<PathBuf>,
+    classic: Option<OutputFolder>,
     #[command(flatten)]
     recording: Recording,
 }
@@ -64,6 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let Arguments { time, delay, top, .. } = *arguments;
     let stop = interrupt::flag();
     let mut recorder = Recorder::new(&arguments.recording)?;
+    recorder.expect(Forecast::budget(time));
     let mut device = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(refused)?;
     let info = EngineInfo { name: "trace".into(), target: TRACE_DEVICE.into(), emulated: false };
     let workload = Workload::new("trace").with("seconds", time.as_secs_f64());

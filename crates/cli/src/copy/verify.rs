@@ -14,6 +14,7 @@ use super::usable;
 use crate::arguments::bytes;
 use crate::interrupt;
 use crate::output::{Ended, Failure, emit, json_lines, tell};
+use crate::progress::{Forecast, Progress};
 
 /// Check each byte of each way to copy, policy and completion; measure no times.
 #[derive(Debug, Args)]
@@ -41,7 +42,12 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     check_fits(of_largest.job()?.memory_bytes).map_err(|fault| fault.context("--up-to"))?;
     let plan = VerifyPlan { only: arguments.path, largest_bytes: largest, times: arguments.times };
     let stop = interrupt::flag();
-    let cases = all(&plan, &stop);
+    let progress = Progress::begin(false, arguments.json);
+    let cases = all(&plan, &stop, |of| {
+        progress.expect(Forecast::points(of, None));
+        progress.took_point();
+    });
+    progress.end();
     emit(&if arguments.json { json_lines(&cases)? } else { table(&cases) })?;
     if stop.is_set() {
         tell(&format!("daqmeter: interrupted after {} cases", cases.len()));

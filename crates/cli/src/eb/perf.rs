@@ -7,6 +7,7 @@ use daqmeter_report::etherbone::cycles_shown;
 
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, tell};
+use crate::progress::Forecast;
 
 /// Measure reads: convenience functions, blocking cycles, pipelined cycles.
 #[derive(Debug, Args)]
@@ -53,7 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let reached = |stop: &StopFlag| reach(&arguments.request, stop).map_err(|fault| fault.0);
     reached(&StopFlag::default())?;
     points.iter().try_for_each(|point| point.job().map(drop)).map_err(|fault| fault.0)?;
-    let mut bench = Bench::new(&arguments.common, points.len())?;
+    let mut bench = Bench::new(&arguments.common)?;
+    bench.recorder.expect(Forecast::points(points.len(), None));
     let steps = StepPlan::ByStage(arguments.request.cycles * arguments.repeat);
     for (order, request) in ordered(points, 1) {
         let left = order.of - order.position - 1;

@@ -18,14 +18,16 @@ use super::run::{PROBE, probe_quietly, run_of};
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, Failure};
+use crate::progress::Forecast;
 
 /// Name the resource that limits a path, and confirm it by slowing each part.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/path-explain.txt"))]
 pub(crate) struct Arguments {
-    /// Time for the search; four rounds over all parts are run in any case
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "30s")]
-    time: Duration,
+    /// Time for the search, which has at least four rounds over all parts [default: 30s, or the
+    /// least if that is up to 55s]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    time: Option<Duration>,
     #[command(flatten)]
     chosen: ChosenPath,
     #[command(flatten)]
@@ -35,7 +37,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let ChosenPath { path, layout, set } = &arguments.chosen;
     let path = Path::load_with(path, set)?;
-    let mut bench = Bench::new(&arguments.common, 0)?;
+    let mut bench = Bench::new(&arguments.common)?;
     let search = Search {
         path: &path,
         layout: layout.clone(),
@@ -44,6 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     };
     let found = guarded("the search", || search.prove(&mut bench, "path/explain", true));
     let found = found.map_err(Failure::tool).flatten();
+    let found = if bench.recorder.records.is_empty() { Ok(found?) } else { found };
     let code = bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
         let mut frame = paths::runs(last);
@@ -58,6 +61,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(code)
 }
 
+/// Time of a search, and the longest that its fewest runs may take without --time.
+const USUAL_TIME: Duration = Duration::from_secs(30);
+const LONGEST_USUAL: Duration = Duration::from_secs(55);
 /// Time of the first run, which measures the effort of a run. The ring of a card is soon full.
 const FIRST_TIME: Duration = Duration::from_millis(50);
 const MIN_TIME: Duration = Duration::from_millis(5);
@@ -72,13 +78,14 @@ pub(crate) struct Search<'a> {
     pub(crate) layout: Option<Layout>,
     /// CPUs that the user chose.
     pub(crate) cpus: Vec<u32>,
-    pub(crate) within: Duration,
+    /// Time that the user chose.
+    pub(crate) within: Option<Duration>,
 }
 
 impl Search<'_> {
     /// Finds the limit in about the given time, and records one run with the answer. A search that
-    /// the user asked for records all runs, and makes the fewest in any case; another returns
-    /// `None` if the time is too short for them.
+    /// the user asked for records all runs, and refuses a time that is too short for the fewest;
+    /// another returns `None` then.
     pub(crate) fn prove(
         &self,
         bench: &mut Bench,
@@ -112,14 +119,12 @@ impl Search<'_> {
         // Threads are made and memory is touched in each run.
         let beside = begin_first.elapsed().saturating_sub(FIRST_TIME);
         let changed = parts.len() + 1 + usize::from(other.is_some());
-        let runs = 1 + MORE_ROUNDS * MIN_ROUNDS * 2 * changed;
-        let left = self.within.saturating_sub(begin.elapsed());
-        let each = (left / u32::try_from(runs).unwrap_or(u32::MAX)).saturating_sub(beside);
-        if each < MIN_TIME && !is_asked {
+        let Some([each, within]) = self.times(begin, beside, changed, is_asked)? else {
             return Ok(None);
-        }
-        let min = if is_asked { 2 * MIN_TIME } else { MIN_TIME };
-        let request = PathRequest { seconds: each.clamp(min, MAX_TIME).as_secs_f64(), ..first };
+        };
+        bench.recorder.expect(Forecast::budget(within));
+        let request = PathRequest { seconds: each.as_secs_f64(), ..first };
+        let first_round = Instant::now();
         let explained = explain(
             |load| {
                 let other = other.as_ref().map(|(other, _)| other);
@@ -134,11 +139,36 @@ impl Search<'_> {
             },
             &parts,
             other.as_ref().map(|(_, name)| name.as_str()),
-            |_| begin.elapsed() < self.within,
+            |rounds| begin.elapsed() + first_round.elapsed().div_f64(rounds as f64) < within,
         )?;
         let record = proved(bench, &request, study, &explained, self.path)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))
+    }
+
+    /// Returns the time of a run, and that of the whole search. One that is too short is refused if
+    /// the user asked for the search, else it is `None`.
+    fn times(
+        &self,
+        begin: Instant,
+        beside: Duration,
+        changed: usize,
+        is_asked: bool,
+    ) -> Result<Option<[Duration; 2]>, Failure> {
+        let min = if is_asked { 2 * MIN_TIME } else { MIN_TIME };
+        let runs = |rounds| u32::try_from(2 + rounds * 2 * changed).unwrap_or(u32::MAX);
+        let least = begin.elapsed() + (beside + min).saturating_mul(runs(MIN_ROUNDS));
+        let within = self.within.unwrap_or(USUAL_TIME.max(least).min(LONGEST_USUAL));
+        if is_asked && least > within {
+            let [within, least] = [within, least].map(|time| show_ns(time.as_nanos() as f64));
+            return Err(Failure::refused(format!(
+                "--time {within} is too short: the fewest runs of this path take about {least}; use a longer --time"
+            )));
+        }
+        let left = within.saturating_sub(begin.elapsed());
+        let each = (left / runs(MORE_ROUNDS * MIN_ROUNDS)).saturating_sub(beside);
+        let is_enough = is_asked || each >= MIN_TIME;
+        Ok(is_enough.then_some([each.clamp(min, MAX_TIME), within]))
     }
 }
 

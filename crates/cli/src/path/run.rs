@@ -10,19 +10,22 @@ use daqmeter_path::{Path, PathRequest, WITHOUT_ACCOUNT, engine};
 use daqmeter_record::units::{TRIGGER_RATES_HZ, show_bytes, show_mb_per_s, significant, whole};
 use daqmeter_record::{PathRun, RunRecord};
 use daqmeter_report::paths;
+use daqmeter_report::table;
 
 use super::ChosenPath;
 use crate::arguments::{budget, duration};
 use crate::measure::{Bench, Common};
 use crate::output::{CANNOT_TELL, Ended, Failure};
+use crate::progress::Forecast;
 
 /// Run a path from its source to its sink and say where the time of each thread went.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/path-run.txt"))]
 pub(crate) struct Arguments {
-    /// Time for which the source goes
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "3s")]
-    time: Duration,
+    /// Time for which the source goes, or of the whole search with --max [default: 3s, 50s with
+    /// --max]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
     /// Rate at which blocks are due from each stream: 14Hz, 500MB/s
     #[arg(long, value_name = "RATE", conflicts_with = "unpaced")]
     rate: Option<String>,
@@ -32,12 +35,12 @@ pub(crate) struct Arguments {
     /// Lose blocks that are due when there is no room
     #[arg(long)]
     lossy: bool,
-    /// Search for the largest rate that the path keeps up with for --time
+    /// Search for the largest rate that the path keeps up with
     #[arg(long, conflicts_with_all = ["rate", "unpaced", "lossy"])]
     max: bool,
-    /// Time for the search of --max
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "2m", requires = "max")]
-    budget: Duration,
+    /// Time for which the path keeps up with the rate of --max [default: --time / 24]
+    #[arg(long, value_name = "TIME", value_parser = budget, requires = "max")]
+    keep: Option<Duration>,
     #[command(flatten)]
     chosen: ChosenPath,
     #[command(flatten)]
@@ -50,6 +53,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if arguments.max && waits(&path) {
         path = path.waiting();
     }
+    let usual = Duration::from_secs(if arguments.max { 50 } else { 3 });
+    let whole = arguments.time.unwrap_or(usual);
+    let time = if arguments.max { arguments.keep.unwrap_or(whole / KEPT) } else { whole };
     let rate_hz = arguments.rate.as_ref().map(|rate| path.parse_rate(rate)).transpose();
     let mut request = PathRequest {
         cpus: CpuList(arguments.common.pins()),
@@ -57,39 +63,33 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         unpaced: arguments.unpaced,
         lossy: arguments.lossy,
         rate_hz: rate_hz.map_err(|problem| format!("--rate: {problem}"))?,
-        ..PathRequest::new(&path, arguments.time.as_secs_f64())
+        ..PathRequest::new(&path, time.as_secs_f64())
     };
     request.check()?;
-    let mut bench = Bench::new(&arguments.common, 1)?;
-    let mut found = None;
-    if arguments.max {
-        // All runs of a search have one layout.
-        if path.is_auto(request.layout.as_ref()) {
-            let fastest = request.fastest(&bench.runner.stop);
-            let fastest = fastest.map_err(|fault| Failure::tool(fault.0))?;
-            request = fastest.map_or(request, |(fastest, _)| fastest);
+    let mut bench = Bench::new(&arguments.common)?;
+    let searched = match arguments.max {
+        true => {
+            bench.recorder.expect(Forecast::budget(whole));
+            maximum(&mut bench, &path, &mut request, whole.saturating_sub(time)).map(Some)
         }
-        let found = found.insert(search(&mut bench, &path, &request, arguments.budget)?);
-        if found.result.rate_hz.is_none()
-            && let Some(mut record) = bench.recorder.records.last().cloned()
-        {
-            record.study = MAXIMUM.into();
-            record.warnings.push(format!("no largest rate: {}", found.result.confidence));
-            bench.recorder.take(record)?;
-        }
-        (request.rate_hz, request.lossy) = (found.result.rate_hz, !waits(&path) && !path.is_live());
-    }
-    if found.is_none() || request.rate_hz.is_some() {
+        false => Ok(None),
+    };
+    let searched = if bench.recorder.records.is_empty() { Ok(searched?) } else { searched };
+    let found = searched.as_ref().ok().and_then(Option::as_ref);
+    if searched.is_ok() && (found.is_none() || request.rate_hz.is_some()) {
         let settings = bench.runner.settings(StepPlan::ByStage(1), "path/run", &[]);
         bench.measure(&request, &settings, None)?;
     }
     let code = bench.recorder.finish(|records| {
-        let mut frame = paths::runs(records);
+        // A search that failed has probes alone.
+        let is_found = searched.is_ok();
+        let mut frame = if is_found { paths::runs(records) } else { table::stages(records) };
         if let Some(found) = &found {
             frame.answer.splice(0..0, answer(&path, found));
         }
         frame
     })?;
+    let found = searched?;
     let last = bench.recorder.records.last();
     let has_no_account = last.is_some_and(|record| record.counter(WITHOUT_ACCOUNT).is_some());
     let has_no_rate = found.is_some_and(|found| found.result.rate_hz.is_none());
@@ -98,6 +98,34 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         false => code,
     })
 }
+
+/// Searches the largest rate, and sets it in the request.
+fn maximum(
+    bench: &mut Bench,
+    path: &Path,
+    request: &mut PathRequest,
+    budget: Duration,
+) -> Result<Searched, Failure> {
+    // All runs of a search have one layout.
+    if path.is_auto(request.layout.as_ref()) {
+        let fastest = request.fastest(&bench.runner.stop);
+        let fastest = fastest.map_err(|fault| Failure::tool(fault.0))?;
+        *request = fastest.map_or(request.clone(), |(fastest, _)| fastest);
+    }
+    let found = search(bench, path, request, budget)?;
+    if found.result.rate_hz.is_none()
+        && let Some(mut record) = bench.recorder.records.last().cloned()
+    {
+        record.study = MAXIMUM.into();
+        record.warnings.push(format!("no largest rate: {}", found.result.confidence));
+        bench.recorder.take(record)?;
+    }
+    (request.rate_hz, request.lossy) = (found.result.rate_hz, !waits(path) && !path.is_live());
+    Ok(found)
+}
+
+/// Part of the time of a search for which its rate is kept; six times that confirm it.
+const KEPT: u32 = 24;
 
 /// Study of the points of a search.
 pub(super) const PROBE: &str = "path/probe";
@@ -160,7 +188,7 @@ fn search(
     let plan = SearchPlan { from_hz, to_hz, resolution: 0.02, probe, confirm };
     let mut longest_ns: Vec<u64> = Vec::new();
     let result = highest_rate(&plan, |rate_hz, duration| {
-        if begin.elapsed() >= budget {
+        if begin.elapsed() + duration > budget {
             return Ok(None);
         }
         let request = PathRequest {

@@ -26,6 +26,7 @@ use crate::context::context;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
 use crate::output::{Ended, Failure, emit, tell};
+use crate::progress::{Forecast, Progress};
 use crate::recorder::{Recorder, Recording};
 
 /// Count in intervals: scaled values with their share and error, rates, a heat map of a mesh.
@@ -128,13 +129,17 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let host = arguments.wanted.place.host()?;
     let selection = arguments.wanted.choose(&host)?;
     let mut recorder = Recorder::new(&arguments.recording)?;
-    // Intervals are the progress.
-    recorder.progress = indicatif::ProgressBar::hidden();
+    let length = arguments.interval.unwrap_or(Duration::from_secs(1));
+    // Short intervals are the progress.
+    let is_shown = arguments.recording.json || length > Duration::from_secs(5);
+    recorder.progress = Progress::begin(arguments.recording.quiet || !is_shown, true);
+    let by_count = arguments.count.map(|count| length.as_secs_f64() * count as f64);
+    let by_count = by_count.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    recorder.expect(Forecast::points(0, arguments.time.or(by_count)));
     let mut count = opened(&selection, &host)?;
     let stop = interrupt::flag();
     recorder.stop = stop.clone();
     let page = arguments.metrics.served(|_| {})?;
-    let length = arguments.interval.unwrap_or(Duration::from_secs(1));
     let workload = Workload::new("pmu")
         .with("what", selection.what.as_str())
         .with("interval_s", length.as_secs_f64());

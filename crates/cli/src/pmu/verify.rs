@@ -15,6 +15,7 @@ use super::chosen::Place;
 use crate::context::context;
 use crate::interrupt;
 use crate::output::Ended;
+use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
 
 /// Count while a known load runs, and compare bytes: PASS or FAIL, with the ratio.
@@ -30,6 +31,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let host = Place::default().host()?;
     let mut recorder = Recorder::new(&arguments.recording)?;
+    let loads = u32::try_from(arguments.request.loads.len()).unwrap_or(u32::MAX);
+    let time = (arguments.request.time + arguments.request.settle).saturating_mul(loads);
+    recorder.expect(Forecast::points(0, Some(time)));
     let stop = interrupt::flag();
     let checked = checked(&arguments.request, &host.resolver(), &context(), &stop.0);
     let (checks, record) = checked?;

@@ -17,6 +17,7 @@ use daqmeter_report::table::{numbers_from, paragraphs};
 use super::options::{channel, channels, elink};
 use crate::arguments::count;
 use crate::output::{Ended, Failure, emit};
+use crate::progress::Progress;
 use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
@@ -62,6 +63,7 @@ struct Part {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
+    let _progress = Progress::begin(false, true);
     let mut judgement = Judgement::Passed;
     if let Some(scenario) = &arguments.scenario {
         judgement = arguments.show(&arguments.check_card(scenario)?)?;

@@ -14,6 +14,7 @@ use crate::arguments::count;
 use crate::interrupt;
 use crate::named::Replaced;
 use crate::output::{Ended, Failure, tell};
+use crate::progress::Progress;
 
 /// Write the blocks that a channel of a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
@@ -44,6 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let scenario = load(&arguments.chosen)?;
     let id = channels(&scenario, &[arguments.channel])?[0];
     let stop = interrupt::flag();
+    let progress = Progress::begin(false, true);
     let (shown, mut sink): (String, Box<dyn Write>) = match arguments.output.to_str() {
         Some("-") if io::stdout().is_terminal() => return Err(Failure::refused(TERMINAL)),
         Some("-") => ("standard output".to_owned(), Box::new(io::stdout().lock())),
@@ -63,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Failure::unread(),
         error => Failure::refused(format!("{shown}: {error}; the file is incomplete")),
     })?;
+    progress.end();
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
     tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
     Ok(ExitCode::SUCCESS)

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let chosen = completed(&arguments.request.chosen)?;
     let request = ReadoutRequest { chosen, ..arguments.request.clone() };
-    let mut bench = Bench::new(&arguments.common, 1)?;
+    let mut bench = Bench::new(&arguments.common)?;
     let pins = arguments.common.pins();
     let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/run", &pins);
     bench.measure(&request, &settings, None)?;

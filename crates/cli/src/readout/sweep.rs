@@ -1,7 +1,7 @@
 //! `daqmeter readout sweep`: the maximum rate, and the cost of reading below and beyond it.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_harness::search::{SearchPlan, SearchResult, Stability, highest_rate};
@@ -19,6 +19,7 @@ use super::options::completed;
 use crate::arguments::{budget, rate, share};
 use crate::measure::{Bench, Common};
 use crate::output::{CANNOT_TELL, Ended, Failure};
+use crate::progress::Forecast;
 
 /// Find the maximum rate without loss, then measure CPU, ring and dead time around it.
 #[derive(Debug, Args)]
@@ -35,9 +36,12 @@ pub(crate) struct Arguments {
     /// Resolution of the result, 0.01% to 50%: 1% or 0.01
     #[arg(long, value_name = "SHARE", value_parser = resolution, default_value = "0.01")]
     resolution: f64,
-    /// Shortest time of a probe; the confirming run takes 24 times as long
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "400ms")]
-    probe: Duration,
+    /// Time for the search and the points [default: 50s without --probe]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    time: Option<Duration>,
+    /// Shortest time of a probe; the confirming run takes 24 times as long [default: --time / 300]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    probe: Option<Duration>,
     /// Only search; measure no points around the maximum
     #[arg(long)]
     no_curves: bool,
@@ -62,6 +66,9 @@ fn probe(base: &ReadoutRequest, rate_hz: f64, duration: Duration) -> ReadoutRequ
 
 /// Rates of the points around the maximum, as shares of it.
 const SHARES: [f64; 7] = [0.1, 0.25, 0.5, 0.75, 0.95, 1.05, 1.2];
+const USUAL_TIME: Duration = Duration::from_secs(50);
+/// Part of the time that a shortest probe takes: a search with eight points took 270 of its probes.
+const PROBES: u32 = 300;
 /// Nearly no triggers show the cost of polling by itself.
 const IDLE_HZ: f64 = 1.0;
 
@@ -75,9 +82,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if arguments.from == 0.0 || arguments.from > arguments.to {
         return Err(Failure::refused("--from is 0, or --from is above --to: the search goes up"));
     }
-    probe(&base, arguments.from, arguments.probe).check()?;
-    let mut bench = Bench::new(&arguments.common, 0)?;
-    let searched = search(arguments, &mut bench, &base);
+    let time = arguments.time.or(arguments.probe.is_none().then_some(USUAL_TIME));
+    let shortest = arguments.probe.unwrap_or(time.unwrap_or(USUAL_TIME) / PROBES);
+    probe(&base, arguments.from, shortest).check()?;
+    let mut bench = Bench::new(&arguments.common)?;
+    bench.recorder.expect(Forecast { time, most: time, ..Forecast::default() });
+    let searched = search(arguments, &mut bench, &base, shortest, time);
     let payload = base.chosen.payload_bytes.map(|bytes| format!(", {bytes} B"));
     let name = format!("{}{}", base.chosen.scenario.name(), payload.unwrap_or_default());
     let answer = searched.as_ref().map_or_else(|_| Vec::new(), |found| answer(&name, found).into());
@@ -95,18 +105,26 @@ fn search(
     arguments: &Arguments,
     bench: &mut Bench,
     base: &ReadoutRequest,
+    shortest: Duration,
+    time: Option<Duration>,
 ) -> Result<SearchResult, Failure> {
+    let began = Instant::now();
+    // The points around the maximum take as long as 20 probes with their preparation.
+    let for_search = time.map(|time| time.saturating_sub(shortest * 20));
     let plan = SearchPlan {
         from_hz: arguments.from,
         to_hz: arguments.to,
         resolution: arguments.resolution,
-        probe: arguments.probe,
-        confirm: arguments.probe * 4,
+        probe: shortest,
+        confirm: shortest * 4,
     };
     let pin = arguments.common.pins();
     let before = bench.recorder.records.len();
     let event_bytes = base.chosen.completed()?.event_bytes();
     let found = highest_rate(&plan, |rate_hz, duration| {
+        if for_search.is_some_and(|most| began.elapsed() + duration > most) {
+            return Ok(None);
+        }
         let request = probe(base, rate_hz, duration);
         let record = bench.probe(&request, "readout/search", &pin)?;
         Ok::<_, Failure>(Some(observed(&record, event_bytes)))
@@ -115,7 +133,7 @@ fn search(
         bench.recorder.take(record)?;
     }
     let rates = found.rate_hz.filter(|_| !arguments.no_curves).map(rates).unwrap_or_default();
-    let points = rates.iter().map(|rate_hz| probe(base, *rate_hz, arguments.probe)).collect();
+    let points = rates.iter().map(|rate_hz| probe(base, *rate_hz, shortest)).collect();
     for (order, request) in ordered(points, 1) {
         let settings = bench.runner.settings(StepPlan::ByStage(1), "readout/sweep", &pin);
         bench.measure(&request, &settings, Some(order))?;

@@ -111,6 +111,26 @@ fn a_signal_ends_every_verb_and_what_was_measured_is_kept() {
     }
 }
 
+/// Regression: runs of minutes printed nothing.
+#[test]
+fn work_of_more_than_five_seconds_is_announced_and_its_progress_is_told() {
+    for (line, said) in [
+        ("path run pattern --time 60s", "daqmeter: about 60 s"),
+        ("path run pattern --max --json", "daqmeter: about 50 s"),
+        ("readout run gbt --rate 10kHz --time 1m", "daqmeter: about 60 s"),
+        ("run conversion", " points, about "),
+        ("copy latency", "daqmeter: 312 points, about 47 s"),
+        ("copy verify --times 1000", "daqmeter: "),
+        ("ab null null --time 1m", "daqmeter: about 60 s"),
+        ("pmu stat -e page-faults --count 1 -I 20s", "daqmeter: about 20 s"),
+    ] {
+        let mut running = Running::start(line);
+        running.said(said);
+        running.signal("INT");
+        assert_eq!(running.end().0, Some(130), "{line}");
+    }
+}
+
 #[test]
 fn a_second_signal_is_no_crash() {
     let mut running = Running::start("pmu stat --emulated n1sdp -e arm_cmn/hnf_mc_reqs/ -I 50ms");
@@ -128,7 +148,7 @@ fn records_that_are_removed_in_a_run_end_it() {
     let mut running = Running::start("run conversion --records records.jsonl");
     wait_until(&running, Begun::Record);
     std::fs::remove_file(running.folder.path().join("records.jsonl")).unwrap();
-    let said = running.said("daqmeter: ");
+    let said = running.said("was removed");
     assert!(said.ends_with("was removed during the run, with the records in it"), "{said}");
     assert_eq!(running.end().0, Some(1));
 }

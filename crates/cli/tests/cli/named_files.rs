@@ -31,8 +31,8 @@ fn a_pipe_is_a_file_for_every_verb_that_takes_one() {
         ("readout run /dev/stdin --rate 1kHz --time 50ms --json", SCENARIO),
         ("readout sweep /dev/stdin --from 1kHz --to 1kHz --probe 1ms --no-curves --json", SCENARIO),
         ("path run /dev/stdin --time 20ms --json", PATH),
-        ("path run /dev/stdin --max --time 20ms --json", PATH),
-        ("path explain /dev/stdin --time 100ms --json", PATH),
+        ("path run /dev/stdin --max --keep 20ms --json", PATH),
+        ("path explain /dev/stdin --json", PATH),
         ("digitizer emu:l0 -S 320 --profile /dev/stdin --json", PROFILE),
         ("eb perf emu//dev/stdin -n 2 --json", BRIDGE),
     ] {

@@ -220,6 +220,14 @@ fn a_survey_answers_first_and_ends_with_its_budget() {
     assert!(!text.contains("spread [%]") && text.contains(" points in "), "{text}");
 }
 
+/// Regression: a survey in such a folder measured for a minute first.
+#[test]
+fn a_survey_in_a_folder_that_takes_no_files_is_refused_at_once() {
+    let out = common::command("survey").current_dir("/proc").output().unwrap();
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0));
+    assert!(stderr(&out).starts_with("daqmeter: cannot write report.html: "), "{}", stderr(&out));
+}
+
 /// Width of the broadest line of what a command line prints.
 fn broadest(line: &str, columns: Option<&str>) -> usize {
     let folder = Folder::new();
@@ -292,9 +300,12 @@ fn a_full_disk_is_a_failure_in_one_line_and_what_was_measured_is_printed() {
         ("run p.toml --records /dev/full", true),
         ("pmu stat -e page-faults --count 1 -I 10ms --records /dev/full", true),
         ("reproduce pmu --no-measurement -o /dev/full", true),
+        ("path run pattern --max --time 1s --records /dev/full", true),
+        ("readout sweep gbt --probe 10ms --no-curves --records /dev/full", true),
+        ("survey --time 1s --records /dev/full --output /dev/null", true),
         ("report a.jsonl -o /dev/full", false),
     ] {
-        let (out, said) = folder.ends_with(2, line);
+        let (out, said) = folder.ends_with(1, line);
         let why = "cannot write /dev/full: ";
         assert!(said.contains(why) && said.contains("No space left on device"), "{line}: {said}");
         assert_eq!((said.lines().count(), !out.is_empty()), (1, is_printed), "{line}: {out}");

@@ -112,7 +112,7 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
         "path.toml",
         "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"./card.toml\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n",
     );
-    let text = folder.done("path explain path.toml --time 1s");
+    let text = folder.done("path explain path.toml --time 8s");
     for wanted in ["its limit: ", "to-host works for: card ", "\n card ", "\n receiver "] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
@@ -136,7 +136,7 @@ fn slow() -> Folder {
 #[test]
 fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
     let set = "--set stage.1.kind=wait --layout pipeline";
-    let text = slow().done(&format!("path run slow.toml {set} --time 60ms --max"));
+    let text = slow().done(&format!("path run slow.toml {set} --max --keep 60ms"));
     let (_, rate) = text.split_once("slow.toml: largest rate: ").unwrap();
     let words: Vec<&str> = rate.split_whitespace().collect();
     let unclear = ["none", "not"].contains(&words[0]);
@@ -148,7 +148,7 @@ fn the_largest_rate_is_at_most_what_the_slowest_stage_can_keep() {
 fn an_explanation_names_the_slow_part_and_never_another() {
     let folder = slow();
     let text =
-        folder.done("path explain slow.toml --layout pipeline --time 1s --records out.jsonl");
+        folder.done("path explain slow.toml --layout pipeline --time 8s --records out.jsonl");
     for part in ["\n memory ", "\n work ", "\n read ", "its limit: "] {
         assert!(text.contains(part), "{part}: {text}");
     }
