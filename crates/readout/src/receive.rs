@@ -150,8 +150,7 @@ impl Receiver {
         let id = monotonic_ns().rotate_left(20) ^ u64::from(std::process::id()) << 44;
         let mut receiver = Receiver { id, ..Receiver::default() };
         for (settings, tags) in publishers {
-            let subscription =
-                Subscription { receiver: id, tags: tags.clone(), ..Default::default() };
+            let subscription = Subscription { receiver: id, tags: tags.clone() };
             let (inlet, hello) = subscribe(settings, &subscription)?;
             let tags = if tags.is_empty() { hello.tags } else { tags.clone() };
             receiver.streams.offer(&tags);
