@@ -9,7 +9,7 @@ use daqmeter_digitizer::devices::expand;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_harness::{Resolved, Settings, StepPlan};
 use daqmeter_record::RunRecord;
-use daqmeter_report::{Frame, classic, rate, table};
+use daqmeter_report::{classic, rate, table};
 
 use crate::arguments::rate;
 use crate::measure::{Bench, Common};
@@ -103,16 +103,12 @@ fn measure(arguments: &Arguments) -> Ended {
         ..bench.runner.settings(plan, "digitizer", &arguments.common.pins())
     };
     bench.measure(&request, &settings, None)?;
-    bench.recorder.finish(|records| match arguments.format {
-        TableFormat::Table => table::stages(records),
-        TableFormat::Classic => Frame {
-            tables: records
-                .iter()
-                .map(|record| classic::classic(record) + &faults(record))
-                .collect(),
-            ..Frame::default()
-        },
-    })
+    match arguments.format {
+        TableFormat::Table => bench.recorder.finish(table::stages),
+        TableFormat::Classic => bench.recorder.end(|records| {
+            records.iter().map(|record| classic::classic(record) + &faults(record)).collect()
+        }),
+    }
 }
 
 /// Prime, so that the samples do not coincide with other periods.

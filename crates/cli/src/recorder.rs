@@ -17,7 +17,7 @@ use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
 use daqmeter_report::etherbone;
 use daqmeter_report::table::{ALL, ask_columns, known_columns};
-use daqmeter_report::{Frame, disturbed};
+use daqmeter_report::{Frame, disturbed, headline};
 
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
@@ -151,7 +151,11 @@ impl Recorder {
     /// it is requested, and returns the exit code.
     pub(crate) fn finish(&mut self, frame: impl FnOnce(&[RunRecord]) -> Frame) -> Ended {
         let disturbed = self.disturbed();
-        self.end(|records| frame(records).text(disturbed))
+        self.end(|records| {
+            let mut frame = frame(records);
+            frame.answer.extend(headline(records));
+            frame.text(disturbed)
+        })
     }
 
     /// Says what disturbed the verb so far.

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 }
 
 /// Options of measurements.
-const OF_RUNS: [&str; 5] = ["repeat", "records", "pin", "metrics", "observe"];
+const OF_RUNS: [&str; 7] = ["repeat", "records", "pin", "metrics", "observe", "time", "wait_idle"];
 
 fn json_help(option: clap::Arg) -> clap::Arg {
     option.help("Print each study as a JSON line instead of tables")

@@ -38,11 +38,11 @@ pub struct Chosen {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: std::option::Option<ReaderCompletion>,
     /// Times of the triggers: a file, or trains
-    #[arg(long, value_name = "FILE", conflicts_with = "rate_hz", help_heading = REPLACED)]
+    #[arg(long, value_name = "FILE", conflicts_with = "rate_hz", help_heading = REPLACED, hide_short_help = true)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger_times: Option<Resolved<Pattern>>,
     /// Intervals of BUSY from outside: a file of begins and ends
-    #[arg(long, value_name = "FILE", help_heading = REPLACED)]
+    #[arg(long, value_name = "FILE", help_heading = REPLACED, hide_short_help = true)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_outside: Option<Resolved<Pattern>>,
     /// Bytes of a chunk

@@ -507,12 +507,12 @@ pub struct HostCpu {
     pub iowait_ns: u64,
     /// Idle.
     pub idle_ns: u64,
-    /// CPU time of our ended child processes, and of other processes of this program that serve, such
-    /// as the slave of `eb perf`: work of the measurement, not of others.
+    /// CPU time of our ended child processes, and of other processes of this program that serve,
+    /// such as the slave of `eb perf`: work of the measurement, not of others.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub peers_ns: u64,
-    /// Time in which no thread of this process could run: stopped, frozen, out of its CPU quota, or on
-    /// a suspended host.
+    /// Time in which no thread of this process could run: stopped, frozen, out of its CPU quota, or
+    /// on a suspended host.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub stood_still_ns: u64,
     /// CPU time of each of our threads over the timed region, by thread name and number.

@@ -308,7 +308,7 @@ mod tests {
             let error = parse_duration(input).unwrap_err().to_string();
             assert!(error.contains("1m30"), "{input}: {error}");
         }
-        assert!(parse_rate_hz("0Hz").is_err());
+        assert!(parse_rate_hz("-1Hz").is_err());
         assert!(parse_rate_hz("NaN").is_err());
     }
 

@@ -6,7 +6,7 @@ use daqmeter_record::{RunRecord, jsonl};
 
 use crate::export::DataFrame;
 use crate::families::copy::study::figures as copy_study;
-use crate::{answers_text, disturbed, page, table};
+use crate::{answers_text, disturbed, headline, page, table};
 
 #[derive(Debug)]
 pub struct Format {
@@ -66,6 +66,7 @@ pub fn text(records: &[RunRecord]) -> String {
     let between = if answers.is_empty() { "" } else { "\n" };
     let mut frame = table::stages(records);
     frame.tables = answers + between + &frame.tables;
+    frame.answer.extend(headline(records));
     frame.text(disturbed(records))
 }
 

@@ -1,17 +1,9 @@
-//! Screen of every verb that measures: the answer, what disturbed it, tables, and notes. A family
-//! gives its answer beside its columns, as [`Family::headline`].
+//! Screen of every verb that measures: the answer, what disturbed it, tables, and notes.
 
-use std::collections::BTreeMap;
-
-use daqmeter_record::conditions::{Taken, pinned};
-use daqmeter_record::units::{plural, significant};
-use daqmeter_record::{Ledger, RunRecord, sanitise};
+use daqmeter_record::sanitise;
+use daqmeter_record::units::plural;
 
 use crate::aligned::{asks_all, wrapped};
-use crate::families::FAMILIES;
-use crate::family::{Brief, Family};
-use crate::groups::in_groups;
-use crate::rate;
 
 /// Most notes of a screen; `--all` prints the rest.
 const MAX_NOTES: usize = 3;
@@ -28,8 +20,9 @@ pub struct Frame {
 }
 
 impl Frame {
-    pub fn new(records: &[RunRecord], tables: String, notes: Vec<String>) -> Frame {
-        Frame { answer: headline(records).into_iter().collect(), tables, notes }
+    /// Frame of tables and notes, whose answer follows from the records.
+    pub(crate) fn of(tables: String, notes: Vec<String>) -> Frame {
+        Frame { tables, notes, ..Frame::default() }
     }
 
     /// Puts a sentence before the others, such as a verdict.
@@ -53,113 +46,9 @@ impl Frame {
     }
 }
 
-/// Says what disturbed records that were measured on this or another host; `None` without lanes,
-/// since counters of other programs are not disturbed by them.
-pub fn disturbed(records: &[RunRecord]) -> Option<String> {
-    let all = rate::of_first_host(records);
-    let timed: Vec<RunRecord> =
-        all.iter().filter(|record| !record.lanes.is_empty()).cloned().collect();
-    Taken::from(&timed, pinned(&timed).as_ref()).text()
-}
-
-/// Answers the question of the verb in a sentence, with what was lost or failed.
-fn headline(records: &[RunRecord]) -> Option<String> {
-    let usable = &*rate::of_first_host(records);
-    let done = &*rate::usable(usable);
-    let mut own = FAMILIES.iter().filter(|family| is_of(family, usable));
-    let said = match (own.next(), own.next()) {
-        (Some(family), None) => (family.headline)(done),
-        _ => None,
-    };
-    let briefs = || {
-        let all = FAMILIES.iter().flat_map(|family| family.briefs);
-        let host = all.filter_map(|brief| match brief(done)? {
-            Brief::Host(line) => Some(line),
-            Brief::Change { .. } => None,
-        });
-        let host: Vec<String> = host.collect();
-        (!host.is_empty()).then(|| host.join("; "))
-    };
-    let parts = [said.or_else(briefs), lost(records)];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join("; "))
-}
-
-/// Tests if a family has a record that is more than a limit or a cost of the tool.
-fn is_of(family: &Family, records: &[RunRecord]) -> bool {
-    let mut engines = family.engines.iter();
-    engines.any(|(engine, _)| records.iter().any(|record| record.engine.name == *engine))
-}
-
-/// Writes the points that failed, and the losses by unit and cause; `nothing lost` only if a ledger
-/// was kept. `None` without ledgers and faults.
-fn lost(records: &[RunRecord]) -> Option<String> {
-    let undone = records.iter().filter_map(|record| Some((rate::undone(&record.outcome)?.0, ())));
-    let undone = in_groups(undone.filter(|(how, ())| *how != "waived")).into_iter();
-    let undone = undone.map(|(how, all)| match (how.to_uppercase(), records.len()) {
-        (how, 1) => how,
-        (how, points) => format!("{} of {points} points {how}", all.len()),
-    });
-    let mut units: BTreeMap<&str, Ledger> = BTreeMap::new();
-    for ledger in records.iter().flat_map(|record| &record.ledgers) {
-        // Each E-link has an account of its own.
-        let unit = ledger.unit.split(" of ").next().unwrap_or_default();
-        let all = units.entry(unit).or_insert_with(|| Ledger::new(unit));
-        all.add(&Ledger { of: String::new(), unit: unit.to_owned(), ..ledger.clone() });
-    }
-    let open = units.values().filter(|ledger| !ledger.closes());
-    let open = open.map(|ledger| format!("{} {} are not accounted for", ledger.gap(), ledger.unit));
-    let losses = units.values().filter(|ledger| ledger.lost() > 0).map(|ledger| {
-        let causes = ledger.losses.iter().filter(|(_, count)| **count > 0);
-        let causes: Vec<String> = causes.map(|(cause, count)| format!("{count} {cause}")).collect();
-        let percent = significant(ledger.lost() as f64 / ledger.issued.max(1) as f64 * 100.0, 3);
-        let (lost, unit) = (ledger.lost(), &ledger.unit);
-        let what = if ledger.lost_on_the_way() > 0 { "lost" } else { "not delivered" };
-        format!("{what}: {lost} of {} {unit} ({percent} %): {}", ledger.issued, causes.join(", "))
-    });
-    let all: Vec<String> = undone.chain(open).chain(losses).collect();
-    match all.is_empty() {
-        true => (!units.is_empty()).then(|| "nothing lost".to_owned()),
-        false => Some(all.join("; ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::example;
-
-    fn with_ledgers(ledgers: &[Ledger]) -> Vec<RunRecord> {
-        let of_record = |ledger: &Ledger| {
-            let mut record = example();
-            record.ledgers = vec![ledger.clone()];
-            record
-        };
-        ledgers.iter().map(of_record).collect()
-    }
-
-    #[test]
-    fn nothing_lost_is_said_only_where_an_account_was_kept_and_closes() {
-        let clean = Ledger { issued: 10, delivered: 10, ..Ledger::new("blocks") };
-        let mut lossy = Ledger { delivered: 7, ..clean.clone() };
-        lossy.lose("dropped", 3);
-        let open = Ledger { delivered: 9, ..clean.clone() };
-        let said = |ledgers: &[Ledger]| lost(&with_ledgers(ledgers));
-        assert_eq!(said(&[]), None);
-        assert_eq!(said(&[clean.clone(), clean.clone()]).as_deref(), Some("nothing lost"));
-        let wanted = "lost: 3 of 20 blocks (15 %): 3 dropped";
-        assert_eq!(said(&[clean.clone(), lossy]).as_deref(), Some(wanted));
-        assert_eq!(said(&[clean, open]).as_deref(), Some("1 blocks are not accounted for"));
-    }
-
-    #[test]
-    fn a_screen_begins_with_the_number_and_its_losses() {
-        let shown = crate::table::stages(&[example()]).text(Some("disturbed: x".to_owned()));
-        let mut lines = shown.lines();
-        let first = lines.next().unwrap();
-        assert!(first.contains("2 emulated boards together: 1.2 GB/s"), "{shown}");
-        assert_eq!(lines.next(), Some("disturbed: x"));
-    }
 
     #[test]
     fn a_screen_has_three_notes() {

@@ -13,7 +13,7 @@ use crate::families::path::chains;
 use crate::families::{self, figures, pmu};
 use crate::faults::absent;
 use crate::figures::{Figure, commands};
-use crate::frame::disturbed;
+use crate::headline::disturbed;
 use crate::history::{self, Trend};
 use crate::levels::host_line;
 use crate::points::middle_runs;

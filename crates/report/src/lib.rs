@@ -21,6 +21,7 @@ pub mod figures;
 pub mod formats;
 mod frame;
 pub mod groups;
+mod headline;
 pub mod history;
 mod html;
 mod levels;
@@ -41,7 +42,8 @@ pub use families::copy::study::{classic as copy_classic, findings, imported as c
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
-pub use frame::{Frame, disturbed};
+pub use frame::Frame;
+pub use headline::{disturbed, headline};
 pub use html::{page, page_of};
 pub use rows::rows;
 pub use screen::{host_text, screen};

@@ -63,7 +63,9 @@ struct Sampled {
     /// Repetitions of each point
     #[arg(long, value_name = "N", value_parser = repetitions, default_value = "300")]
     repeat: u64,
-    /// Time for all points, with fewer repetitions where they do not fit
+    /// Time for all points together
+    ///
+    /// If it is too short, each point has fewer repetitions.
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "50s")]
     time: Duration,
     /// Also write the files of the original study, into this directory

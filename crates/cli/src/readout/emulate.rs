@@ -22,7 +22,6 @@ use crate::output::{Ended, emit, tell};
 #[command(
     mut_arg("poll_us", |option| option.conflicts_with("at").hide(true)),
     mut_arg("interrupt", |option| option.conflicts_with("at").hide(true)),
-    mut_arg("transport", |option| option.conflicts_with("at").hide(true)),
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -22,7 +22,8 @@ use crate::progress::Progress;
     mut_arg("rate_hz", |option| option.conflicts_with("output").hide(true)),
     mut_arg("poll_us", |option| option.conflicts_with("output").hide(true)),
     mut_arg("interrupt", |option| option.conflicts_with("output").hide(true)),
-    mut_arg("transport", |option| option.conflicts_with("output").hide(true)),
+    mut_arg("trigger_times", |option| option.conflicts_with("output").hide(true)),
+    mut_arg("busy_outside", |option| option.conflicts_with("output").hide(true)),
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -8,6 +8,7 @@ use daqmeter_path::ReadoutRequest;
 use daqmeter_record::units::whole;
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_report::felix::{asserted_by, read_out};
+use daqmeter_report::paths;
 
 use super::options::completed;
 use crate::measure::{Bench, Common};
@@ -44,6 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     let code = bench.recorder.finish(|records| {
         let mut frame = read_out(records).after(verdict.to_string());
+        frame.tables += &paths::threads_text(records);
         frame.answer.extend(
             is_idle.then(|| "no trigger was requested: the readers only polled".to_owned()),
         );

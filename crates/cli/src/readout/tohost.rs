@@ -30,6 +30,8 @@ use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 #[command(
     mut_arg("rate_hz", |option| option.conflicts_with("card").hide(true)),
     mut_arg("payload_bytes", |option| option.conflicts_with("card").hide(true)),
+    mut_arg("trigger_times", |option| option.conflicts_with("card").hide(true)),
+    mut_arg("busy_outside", |option| option.conflicts_with("card").hide(true)),
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -279,7 +279,7 @@ pub fn cycles_shown(records: &[RunRecord]) -> Frame {
     let trips = if asks_all() { round_trips(records) } else { String::new() };
     let between = if trips.is_empty() { "" } else { "\n" };
     let table = table_without(3, &columns(), &SPARE, &points);
-    Frame::new(records, table + &left + between + &trips, notes.into_iter().collect())
+    Frame::of(table + &left + between + &trips, notes.into_iter().collect())
 }
 
 /// Points from which on only some are shown.

@@ -128,7 +128,7 @@ pub fn pollution(records: &[RunRecord]) -> Frame {
     if rows.iter().all(|row| row.references.is_none()) {
         notes.push("no cache counters on this host (no PMU), only times: compare the copies with the neighbours spin and null-call".to_owned());
     }
-    Frame::new(records, tables, notes)
+    Frame::of(tables, notes)
 }
 
 fn overview(rows: &[PollutionRow<'_>]) -> String {

@@ -70,7 +70,7 @@ pub fn latency(records: &[RunRecord]) -> Frame {
         "each sample is a mean of several copies, so there is no p99 of one copy".to_owned()
     });
     let table = table_without(2, &columns, &["copies", "p99", "n"], &rows);
-    Frame::new(records, table, notes(records, &rows, means))
+    Frame::of(table, notes(records, &rows, means))
 }
 
 fn mib(bytes_per_s: f64) -> String {
@@ -96,7 +96,7 @@ pub fn bandwidth(records: &[RunRecord]) -> Frame {
     let about = "sum: the sum of the channel rates, as in the study; together: all bytes over the time from first to last copy";
     let spare = ["slowest MiB/s", "fastest MiB/s", "channels", "sum MiB/s"];
     let table = table_without(2, &columns, &spare, &rows);
-    Frame::new(records, table, notes(records, &rows, Some(about.to_owned())))
+    Frame::of(table, notes(records, &rows, Some(about.to_owned())))
 }
 
 /// Writes the windows of the priority policy: those that were counted in the run, and those that

@@ -7,7 +7,6 @@ use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host;
 use crate::aligned::{TextColumn, asks_all, number, paragraphs, table_without, time};
-use crate::families::path;
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
 use crate::rate;
@@ -174,19 +173,18 @@ pub fn asserted_by(counters: &[Counter]) -> String {
     if named.is_empty() { named } else { format!(", asserted only by {named}") }
 }
 
-/// Shows chains, with their dead time, latency and threads; with `--all` also the processes of the
+/// Shows chains, with their dead time and latency; with `--all` also the processes of the
 /// host.
 pub fn read_out(records: &[RunRecord]) -> Frame {
     let own = || chains(records);
     let mut tables = chains_text(records);
     own().for_each(|record| tables.push_str(&paragraphs(&details(record))));
-    tables.push_str(&path::threads_text(records));
     if asks_all() {
         own().for_each(|record| tables.push_str(&host::processes(record)));
     }
     let faults = own().flat_map(faults_and_ledgers);
     let notes = faults.chain(own().map(host::load)).chain(own().flat_map(host::occupancy));
-    Frame::new(records, tables, notes.collect())
+    Frame::of(tables, notes.collect())
 }
 
 /// Writes dead time, latency and polls, and the losses of single E-links, of which the ledger has

@@ -83,7 +83,7 @@ pub fn runs(records: &[RunRecord]) -> Frame {
         }
         notes.extend(faults_and_ledgers(record));
     }
-    Frame::new(records, tables, notes)
+    Frame::of(tables, notes)
 }
 
 fn headline(records: &[RunRecord]) -> Option<String> {
@@ -167,7 +167,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_path_is_shown_with_its_threads_and_queues() {
-        let text = runs(&[record()]).text(None);
+        let text = headline(&[record()]).unwrap() + &runs(&[record()]).text(None);
         for wanted in [
             "65.54 MB/s sustained",
             "over 1 s, layout pipeline: 62.5 MiB in 1000 blocks, 4000 events/s",
