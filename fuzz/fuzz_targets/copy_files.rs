@@ -32,7 +32,7 @@ fn read(name: &str, engine: &str, text: &str) -> Option<Vec<RunRecord>> {
 fuzz_target!(|bytes: &[u8]| {
     let text = String::from_utf8_lossy(bytes);
     if let Some(records) = read("micro-benchmark_to_nc_1.dat", "copy", &text) {
-        let _ = copy::latency_text(&records);
+        let _ = copy::latency(&records).text(None);
         for (name, text) in copy_classic::latency(&records) {
             if name.ends_with(".dat") && !name.contains("_synth") {
                 let again = read(&name, "copy", &text).expect("what was written");
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     if let Some(records) = read("measures_from_to.dat", "copy", &text) {
-        let _ = copy::bandwidth_text(&records);
+        let _ = copy::bandwidth(&records).text(None);
         for (name, text) in copy_classic::bandwidth(&records) {
             if name.ends_with(".dat") {
                 let again = read(&name, "copy", &text).expect("what was written");
@@ -50,7 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     if let Some(records) = read("measure_x.dat", "pollution", &text) {
-        let _ = copy::pollution_text(&records);
+        let _ = copy::pollution(&records).text(None);
         let _ = copy_classic::pollution(&records, "x");
     }
 });
