@@ -27,6 +27,8 @@ pub const COMMAND: &str = "command";
 /// Environment variable of a side. It shifts the stack by its length, since the environment lies at
 /// its beginning. A page has every alignment that matters to a loop.
 const SIDE: &str = "DAQMETER_AB_SIDE";
+/// Environment variable of a command, which has only its length.
+const SHIFT: &str = "DAQMETER_AB_SHIFT";
 pub const MAX_SHIFT: f64 = 4096.0;
 
 /// Tests if this process is a side of a comparison, which needs neither limits nor further rounds.
@@ -156,9 +158,11 @@ impl AbSide {
         shift_bytes: usize,
         input: &str,
     ) -> Result<Ended, String> {
+        // A command may be daqmeter, which then measures as usual.
+        let variable = if matches!(self.work, AbWork::Shell(..)) { SHIFT } else { SIDE };
         let begin_ns = monotonic_ns();
         let mut child = command
-            .env(SIDE, "x".repeat(shift_bytes))
+            .env(variable, "x".repeat(shift_bytes))
             .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
             .stderr(Stdio::piped())
             // Ctrl-C goes to the parent only.
@@ -178,7 +182,7 @@ impl AbSide {
         let records = std::thread::spawn(move || out.map(read).unwrap_or_default());
         let ended = ends_within(&child, self.patience);
         let took_ns = monotonic_ns() - begin_ns;
-        // What a command left behind holds its pipes open.
+        // Processes that a command left behind hold its pipes open.
         kill_group(&child);
         let status = child.wait().map_err(|error| self.wrong(error))?;
         let (said, records) = (said.join().unwrap_or_default(), records.join().unwrap_or_default());

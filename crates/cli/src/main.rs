@@ -37,6 +37,7 @@ mod verdict;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind::{ArgumentConflict, ValueValidation};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use daqmeter_harness::guarded;
 use daqmeter_harness::request::set_typed;
@@ -146,7 +147,6 @@ fn run(line: impl IntoIterator<Item = OsString>) -> Ended {
 /// are sanitised, since clap repeats words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error) -> Ended {
     let mut text = error.render().to_string();
-    use clap::error::ErrorKind::{ArgumentConflict, ValueValidation};
     if let Some(tool) = eb_tools::called() {
         let line = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         output::tell(&format!("daqmeter: {}", line.trim_end()));

@@ -53,9 +53,10 @@ impl Common {
                 return Ok(());
             }
             if begin.elapsed() >= within {
-                let (by, of) = (significant(taken.by_programs, 2), taken.cpus);
+                let by = significant(taken.by_programs + taken.by_hypervisor, 2);
+                let of = taken.cpus;
                 return Err(Failure::refused(format!(
-                    "the host is not idle: after {} s other programs still use {by} of {of} CPUs",
+                    "the host is not idle: after {} s others still use {by} of {of} CPUs",
                     within.as_secs_f64()
                 )));
             }

@@ -10,8 +10,9 @@ use daqmeter_sys::clock;
 use daqmeter_sys::cpu_time::ThreadTimes;
 
 const PERIOD_NS: u64 = 100_000_000;
-/// Delay beyond the period and the wait for a CPU from which on it is a standstill.
-const LEAST_NS: u64 = 200_000_000;
+/// Delay beyond the period and the wait for a CPU from which on it is a standstill. It is two
+/// periods, so that one late timer is none; beside seven other busy threads none was found.
+const MIN_STILL_NS: u64 = 200_000_000;
 
 /// End and length of each standstill.
 static FOUND: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
@@ -34,7 +35,7 @@ impl Look {
     fn still_ns(self, next: Look) -> Option<u64> {
         let waited_ns = next.waited_ns.saturating_sub(self.waited_ns);
         let late_ns = next.now_ns.saturating_sub(self.now_ns).checked_sub(PERIOD_NS)?;
-        late_ns.checked_sub(waited_ns).filter(|still_ns| *still_ns > LEAST_NS)
+        late_ns.checked_sub(waited_ns).filter(|still_ns| *still_ns > MIN_STILL_NS)
     }
 }
 
@@ -43,8 +44,11 @@ pub(crate) fn watch() -> u64 {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         LOOKED_NS.store(clock::boot_ns(), Ordering::Relaxed);
-        // Without the thread nothing is found, and nothing else changes.
-        let _ = std::thread::Builder::new().name("standstill".to_owned()).spawn(look_on);
+        let thread = std::thread::Builder::new().name("standstill".to_owned());
+        if thread.spawn(look_on).is_err() {
+            // Nothing is found then, and no record waits for a look.
+            LOOKED_NS.store(u64::MAX, Ordering::Relaxed);
+        }
     });
     clock::boot_ns()
 }
@@ -67,9 +71,8 @@ fn look_on() {
 /// Returns the time that stood still since then. Right after a standstill it waits for the next
 /// look, for at most one period.
 pub(crate) fn since(begin_ns: u64) -> u64 {
-    let is_late = || {
-        clock::boot_ns().saturating_sub(LOOKED_NS.load(Ordering::Acquire)) > PERIOD_NS + LEAST_NS
-    };
+    let looked_ns = || LOOKED_NS.load(Ordering::Acquire);
+    let is_late = || clock::boot_ns().saturating_sub(looked_ns()) > PERIOD_NS + MIN_STILL_NS;
     for _ in 0..100 {
         if !is_late() {
             break;

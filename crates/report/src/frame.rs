@@ -15,7 +15,7 @@ pub struct Frame {
     pub answer: Vec<String>,
     /// Tables, which fit the window.
     pub tables: String,
-    /// What stands behind the numbers, the most important first.
+    /// Notes on the numbers, the most important first.
     pub notes: Vec<String>,
 }
 

@@ -184,7 +184,7 @@ fn scraped(address: &str) -> String {
     last
 }
 
-/// What a run shows: its lines, files and fields of records.
+/// Lines, files and fields of records of one run.
 struct Shown {
     code: Option<i32>,
     said: String,
@@ -371,7 +371,7 @@ impl<'a> Mode<'a> {
         if gone.chain(found.lines.difference(&self.ever)).any(|line| is_fixed(&line)) {
             return None;
         }
-        // What came by chance does not come twice.
+        // A change by chance does not come twice.
         let again = run(self.fixtures, &script).lines;
         let gone =
             self.always.iter().any(|line| !found.lines.contains(line) && !again.contains(line));

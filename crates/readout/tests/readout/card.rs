@@ -107,7 +107,7 @@ fn every_format_and_mode_can_be_read_back() {
     assert!(decode(format, &bytes, &mut room).unwrap() > 30_000);
 }
 
-/// Issue 50: with 16 channels nobody could find the one whose reader stopped.
+/// Issue 50: of 16 channels, the one whose reader stopped was not named.
 #[test]
 fn the_channel_that_asserted_busy_is_named_live_and_latched() {
     for blocks in ["live", "auto"] {
