@@ -32,7 +32,7 @@ use crate::recorder::Lines;
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/ab.txt"))]
 pub(crate) struct Arguments {
-    /// Side A: a point such as "null cpu=0"; a binary with --plan
+    /// Side A: a point such as "null cpu=0"; a binary with --plan, a command with --commands
     #[arg(value_name = "A")]
     a: String,
     /// Side B

@@ -189,9 +189,12 @@ impl Problem {
         }
         let (least, greatest) = (bounds.start(), bounds.end());
         let last = name.rsplit('_').next();
-        let unit = UNITS.iter().find(|(of, _)| last == Some(of) && typed(name).is_some());
-        let unit = unit.map_or("", |(_, unit)| unit);
-        let text = format!("is {value}{unit}; {least} to {greatest}{unit} is wanted");
+        let unit = UNITS.iter().find(|(of, _)| last == Some(of)).map_or("", |(_, unit)| unit);
+        // An option is shown with its value.
+        let text = match typed(name) {
+            Some(_) => format!("is not within {least} to {greatest}{unit}"),
+            None => format!("is {value}; {least} to {greatest} is wanted"),
+        };
         Err(Problem::new(name, text))
     }
 

@@ -136,7 +136,7 @@
     return {
       data: laid.data,
       options: {
-        width: host.clientWidth, height: onPaper() ? 250 : 300, scales: { x, y },
+        width: host.clientWidth, height: onPaper() ? 250 : 280, scales: { x, y },
         tzDate: (s) => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
         cursor: { points: { size: 8 } },
         legend: { live: figure.series.length <= 12 },
