@@ -37,7 +37,7 @@ mod verdict;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind::{ArgumentConflict, ValueValidation};
+use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use daqmeter_harness::guarded;
 use daqmeter_harness::request::set_typed;
@@ -143,8 +143,8 @@ fn run(line: impl IntoIterator<Item = OsString>) -> Ended {
     done
 }
 
-/// Prints help or an error of the command line, that of a value or of two options in one line. Both
-/// are sanitised, since clap repeats words of it, which may be names of files that others chose.
+/// Prints help, or an error of the command line in one line. Both are sanitised, since clap repeats
+/// words of it, which may be names of files that others chose.
 fn show_usage(error: &clap::Error) -> Ended {
     let mut text = error.render().to_string();
     if let Some(tool) = eb_tools::called() {
@@ -153,9 +153,11 @@ fn show_usage(error: &clap::Error) -> Ended {
         output::tell_lines(&tool.usage());
         return Ok(ExitCode::FAILURE);
     }
-    if matches!(error.kind(), ArgumentConflict | ValueValidation) {
-        text.truncate(text.find("\n\n").map_or(text.len(), |end| end + 1));
-        text = text.replace("\n ", "");
+    if error.use_stderr() && error.kind() != DisplayHelpOnMissingArgumentOrSubcommand {
+        let said = text.split("\n\nUsage:").next().unwrap_or_default();
+        let said = said.split("\n\nFor more").next().unwrap_or_default();
+        let lines = said.replace("\n\n  tip: ", "; ");
+        text = lines.lines().map(str::trim).collect::<Vec<_>>().join(" ") + "\n";
     }
     match error.use_stderr() {
         true => {

@@ -35,10 +35,9 @@ fn wrong(folder: &Folder, line: &str) -> Option<String> {
     let (code, call) = call.split_once(' ').unwrap();
     let output = folder.command(call).output().unwrap();
     let said = stderr(&output);
-    // Errors of clap have several lines; what is left out of a file of records has its own.
+    // What is left out of a file of records has its own line.
     let is_note = |line: &&str| line.contains(": line 1: ") || line.contains(": skipped, ");
-    let lines = said.lines().filter(|line| !is_note(line)).count();
-    let is_one = !said.starts_with("daqmeter: ") || lines == 1;
+    let is_one = said.lines().filter(|line| !is_note(line)).count() == 1;
     let is_right = output.status.code() == code.parse().ok() && said.contains(says);
     // The prompt of a shell, or the next message, begins a line.
     let is_right = is_right && said.ends_with('\n');
