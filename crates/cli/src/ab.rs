@@ -1,5 +1,6 @@
 //! `daqmeter ab`: two sides alternately, until it is decided whether they differ.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,10 +8,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_campaign::ab::{AbSide, AbWork, COMMAND, MAX_SHIFT, PATIENCE, PointRequest};
 use daqmeter_campaign::{Plan, Site, engine};
-use daqmeter_harness::StopFlag;
 use daqmeter_harness::request::Problem;
+use daqmeter_harness::{StopFlag, Tally};
+use daqmeter_record::conditions::{Taken, pinned};
 use daqmeter_record::units::whole;
-use daqmeter_record::{RunRecord, Workload, jsonl};
+use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
@@ -73,20 +75,25 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let usual = Duration::from_secs(10 * (points.len() as u64).clamp(1, 5));
     let (time, began) = (arguments.time.unwrap_or(usual), Instant::now());
     let progress = Progress::begin(false, arguments.json);
+    let context = context();
     progress.expect(Forecast { points: points.len() as u64, ..Forecast::budget(time) });
     let (mut conclusions, mut refused) = (Vec::new(), Vec::new());
     for (at, (name, sides)) in points.iter().enumerate().take_while(|_| !stop.is_set()) {
         progress.begin_point(name.clone());
+        let whole = context.open_record("", EngineInfo::default(), Workload::default());
         let left = time.saturating_sub(began.elapsed());
         let time = left.div_f64((points.len() - at) as f64);
         let compared = compared(arguments, time, sides, points.len(), &stop, &mut file);
         progress.took_point();
         match compared {
-            Ok(compared) => {
+            Ok((compared, cpus)) => {
                 conclusions.push(compared.conclusion);
                 emit(&match arguments.json {
                     true => json_lines(std::slice::from_ref(&compared))?,
-                    false => compared.text(true),
+                    false => {
+                        let whole = whole.so_far(Tally::default(), Vec::new());
+                        compared.frame(true).text(Taken::from(&[whole], cpus.as_ref()).text())
+                    }
                 })?;
             }
             Err(why) => refused.push(format!("{name}: {why}")),
@@ -171,7 +178,8 @@ fn binary(name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Measures alternately until every time is decided, the time is over, or `stop` is set.
+/// Measures alternately until every time is decided, the time is over, or `stop` is set. Returns
+/// the comparison, and the CPUs of both sides if they were pinned.
 fn compared(
     arguments: &Arguments,
     time: Duration,
@@ -179,7 +187,7 @@ fn compared(
     points: usize,
     stop: &StopFlag,
     file: &mut Option<Lines>,
-) -> Result<Compared, String> {
+) -> Result<(Compared, Option<BTreeSet<u32>>), String> {
     let began = Instant::now();
     let mut random = Random::new(1);
     let mut records: [Vec<RunRecord>; 2] = Default::default();
@@ -211,7 +219,7 @@ fn compared(
         }
         let compared = in_turn(a, b, arguments.ignore, LOOKS * points as f64);
         if is_over || compared.is_decided() {
-            return Ok(compared);
+            return Ok((compared, pinned(&records.concat())));
         }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         json_lines(std::slice::from_ref(&found))?
     } else {
         let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
-        found.text(arguments.all) + &paragraphs(&headings)
+        found.frame(arguments.all).text(None) + &paragraphs(&headings)
     })?;
     Ok(arguments.fail_on.map_or_else(|| code_of(found.conclusion), |by| gate(&found, by)))
 }

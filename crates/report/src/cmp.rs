@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::aligned::{numbers_from, wrapped};
 use crate::families::etherbone::lost;
+use crate::frame::Frame;
 use crate::groups::in_groups;
 use crate::levels::{Finding, Invocation, Levels};
 use crate::points::{StagePoint, points_of};
@@ -293,20 +294,18 @@ impl Compared {
         }
     }
 
-    pub fn text(&self, all: bool) -> String {
+    /// Shows the verdict, the differing points, or all, and what was not compared.
+    pub fn frame(&self, all: bool) -> Frame {
         let shown = self.points.iter().filter(|point| all || point.differs());
         let rows: Vec<Vec<String>> = shown.map(ComparedPoint::row).collect();
-        let mut out = wrapped(&self.verdict(), 2) + "\n";
+        let mut tables = String::new();
         if !rows.is_empty() {
-            out.push_str(&numbers_from(3, &HEADINGS, rows));
+            tables = numbers_from(3, &HEADINGS, rows);
         }
         for broken in &self.broken {
-            let _ = writeln!(out, "{}", wrapped(&format!("broken   {broken}"), 9));
+            let _ = writeln!(tables, "{}", wrapped(&format!("broken   {broken}"), 9));
         }
-        for note in self.notes() {
-            let _ = writeln!(out, "{}", wrapped(&format!("note: {note}"), 6));
-        }
-        out
+        Frame { answer: vec![self.verdict()], tables, notes: self.notes() }
     }
 
     fn notes(&self) -> Vec<String> {
@@ -351,11 +350,12 @@ impl Compared {
             Conclusion::Different if differing().count() == 1 => {
                 let point = differing().next().expect("one point differs");
                 format!(
-                    "different: B takes {} times as long ({} to {}) at {}",
+                    "different: B is {}, {} times the time of A ({} to {}), at {}",
+                    point.verdict,
                     shown_ratio(point.ratio),
                     shown_ratio(point.interval.0),
                     shown_ratio(point.interval.1),
-                    point.point
+                    point.point.trim_end()
                 )
             }
             Conclusion::Different => format!(
@@ -417,7 +417,11 @@ mod tests {
         assert_eq!((back.count("faster"), back.gate(0.02)), (4, Gate::Passed));
         let same = plain(&a, &runs(1.0, "b", 1));
         assert_eq!(same.conclusion, Conclusion::Same);
-        assert!(same.text(false).starts_with("same within 0.5"), "{}", same.text(false));
+        assert!(
+            same.frame(false).text(None).starts_with("same within 0.5"),
+            "{}",
+            same.frame(false).text(None)
+        );
         assert_eq!(found.points[0].invocations, (1, 1));
     }
 
@@ -434,7 +438,7 @@ mod tests {
         assert_eq!((found.count("unclear"), found.conclusion), (4, Conclusion::CannotTell));
         assert_eq!(found.gate(0.05), Gate::NoPower(4));
         let said = "cannot tell at 4 of 4 points";
-        assert!(found.text(false).contains(said), "{}", found.text(false));
+        assert!(found.frame(false).text(None).contains(said), "{}", found.frame(false).text(None));
         assert_eq!(plain(&old(1.0, "a"), &old(5.0, "b")).conclusion, Conclusion::Different);
     }
 
@@ -522,7 +526,7 @@ mod tests {
         let found = plain(&a, &b);
         assert_eq!((found.conclusion, found.gate(0.5)), (Conclusion::Different, Gate::Failed));
         assert_eq!((found.points.len(), found.only_a.len(), found.left_out), (0, 0, (0, 6)));
-        let text = found.text(true);
+        let text = found.frame(true).text(None);
         assert!(text.contains("B failed at points where A did not"), "{text}");
     }
 
@@ -534,7 +538,7 @@ mod tests {
         {
             stage.sample_ns = vec![0; 3];
         }
-        let text = plain(&runs(1.0, "a", 1), &b).text(true);
+        let text = plain(&runs(1.0, "a", 1), &b).frame(true).text(None);
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }
 
@@ -543,7 +547,7 @@ mod tests {
         let mut b = runs(1.0, "b", 1);
         b.iter_mut().for_each(|record| record.study = "another".into());
         let found = plain(&runs(1.0, "a", 1), &b);
-        assert!(found.text(false).contains("no point in common"), "{found:?}");
+        assert!(found.frame(false).text(None).contains("no point in common"), "{found:?}");
         assert_eq!((found.only_a.len(), found.only_b.len()), (4, 4));
     }
 }

@@ -42,7 +42,7 @@ fn two_commands_take_turns_and_the_time_of_each_run_is_kept() {
     let (few, many) = (turns(1_000), turns(100_000));
     let ab = |rest: &str| format!("ab --commands {few} {rest} --time 2m --records r.jsonl");
     let (text, _) = folder.ends_with(1, &ab(&many));
-    assert!(text.contains(" ab command ") && text.contains("different: B takes "), "{text}");
+    assert!(text.contains(" ab command ") && text.contains("different: B is slower, "), "{text}");
     let kept = |side: &str| {
         let lines = folder.read("r.jsonl");
         lines.lines().filter(|line| line.contains(side)).count()

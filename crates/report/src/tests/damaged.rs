@@ -74,7 +74,7 @@ fn shown(records: &[daqmeter_record::RunRecord]) {
     ] {
         frame.csv(true);
     }
-    cmp::cmp(&records[..1], &records[1..], &[], 0.02).text(true);
+    cmp::cmp(&records[..1], &records[1..], &[], 0.02).frame(true).text(None);
     let trends = history::trends(records, 0.02);
     history::text(&trends);
 }
