@@ -47,13 +47,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let there = findings.len() - missing;
     let is_whole = arguments.all || arguments.json;
     let shown = findings.into_iter().filter(|(_, state, _)| is_whole || state.is_err());
+    // Without the good ones, all states are the same.
+    let from = usize::from(!is_whole);
     let mut rows = shown.map(|(name, state, remedy)| {
         let (mark, remedy) = if state.is_ok() { ("ok", "") } else { ("--", remedy) };
         let found = state.unwrap_or_else(|found| found);
-        [mark, name, &found, remedy].map(str::to_owned).to_vec()
+        [mark, name, &found, remedy].map(str::to_owned)[from..].to_vec()
     });
     let write = row_writer(arguments.json);
-    let table = write(&["state", "what", "found", "what to do"], &mut rows);
+    let table = write(&["state", "what", "found", "what to do"][from..], &mut rows);
     emit(&match is_whole {
         true => table,
         false => {
@@ -96,9 +98,8 @@ fn host(files: &Files) -> Vec<Finding> {
     let mode = host.transparent_huge_pages;
     let is_advised = matches!(mode.as_str(), "madvise" | "always");
     let advise = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
-    let reserve =
-        "optional: sysctl vm.nr_hugepages=512; without it, transparent huge pages are used";
-    let disturbed = "other machines disturb measurements: check steal and the noise floor";
+    let reserve = "sysctl vm.nr_hugepages=512; else transparent ones are used";
+    let disturbed = "other machines disturb measurements: look at steal";
     let reliable = "boot with tsc=reliable if the TSC is stable";
     vec![
         ("CPU", Ok(format!("{} ({cpus} allowed, {nodes})", host.cpu_model)), ""),
@@ -124,15 +125,16 @@ fn observation(files: &Files) -> Vec<Finding> {
     let symbols = files.text("proc/kallsyms").unwrap_or_default();
     let readable = symbols.lines().any(|line| !line.starts_with("0000000000000000"));
     let uncounted = "no PMU, as in most virtual machines: no cycles, no cache misses";
-    let no_mesh =
-        "no DRAM traffic (arm-cmn needs CONFIG_ARM_CMN and firmware that describes the mesh)";
+    let no_mesh = "arm-cmn needs CONFIG_ARM_CMN, and firmware that lists the mesh";
+    let has_cycles = events.contains(&"cycles");
+    let counted = if has_cycles { events.join(", ") } else { "no cycles".to_owned() };
     let paranoid = "sysctl kernel.perf_event_paranoid=1, or run as root";
     let restrict = "sysctl kernel.kptr_restrict=0, or run as root";
     let free = available::memory_bytes().map(|bytes| show_bytes(bytes) + " may be used");
     let unread = "mount /proc: without it, no point is left out for lack of memory";
     vec![
         ("free memory", free.ok_or("not reported".to_owned()), unread),
-        ("hardware counters", state(events.contains(&"cycles"), events.join(", ")), uncounted),
+        ("hardware counters", state(has_cycles, counted), uncounted),
         ("interconnect counters", state(has_mesh, mesh), no_mesh),
         ("what takes the time", sampler, paranoid),
         ("kernel symbols", there(readable), restrict),
@@ -141,7 +143,11 @@ fn observation(files: &Files) -> Vec<Finding> {
 
 fn copies(files: &Files) -> Vec<Finding> {
     let module = daqmeter_copy::module_waiver();
-    let module = module.map_or_else(|| Ok("loaded, of this version".to_owned()), Err);
+    let is_loaded = files.root().join("dev/daqmeter-copy").exists();
+    let module = module.map_or_else(
+        || Ok("loaded, of this version".to_owned()),
+        |why| Err(if is_loaded { why } else { "not loaded".to_owned() }),
+    );
     let tracer = there(files.root().join("dev/daqmeter-trace").exists());
     let channels = files.names("sys/class/dma");
     let found = format!("{} {}", channels.len(), channels.join(", "));
@@ -150,7 +156,7 @@ fn copies(files: &Files) -> Vec<Finding> {
     let queues = queues.into_iter().map(|queue| queue.refusal.unwrap_or(queue.name));
     let queues = state(usable, queues.collect::<Vec<_>>().join("; "));
     let load_module =
-        "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; without it, system calls copy";
+        "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; else system calls copy";
     let load_tracer = "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it";
     let load_engine = "modprobe ioatdma or idxd if the host has the hardware, else kmod/softdma.ko";
     vec![
@@ -164,7 +170,7 @@ fn copies(files: &Files) -> Vec<Finding> {
 fn devices(files: &Files) -> Vec<Finding> {
     let boards = FAMILIES.iter().map(|family| {
         let nodes = family.cards.nodes(files);
-        let none = || Err("none: emulated ones only".to_owned());
+        let none = || Err("none".to_owned());
         let found = if nodes.is_empty() { none() } else { Ok(nodes.join(", ")) };
         (family.name, found, family.remedy)
     });

@@ -153,10 +153,10 @@ fn metric_lines(metric: &Metric) -> String {
 /// Returns true if there is an interconnect to count, and the names of all PMUs.
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
-    let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
     let is_here = |group: &MetricGroup| group.is_of_interconnect() && group.is_there(&pmus);
-    (
-        MetricGroup::shipped().any(|group| is_here(&group)),
-        if names.is_empty() { "none in sysfs".to_owned() } else { names.join(", ") },
-    )
+    let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
+    match MetricGroup::shipped().any(|group| is_here(&group)) {
+        true => (true, names.join(", ")),
+        false => (false, "none".to_owned()),
+    }
 }
