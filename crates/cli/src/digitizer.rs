@@ -1,6 +1,7 @@
 //! `daqmeter digitizer`: everything that `sis8300drv_threads` did, with its letters, and more.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::DigitizerRequest;
@@ -11,10 +12,11 @@ use daqmeter_harness::{Resolved, Settings, StepPlan};
 use daqmeter_record::RunRecord;
 use daqmeter_report::{classic, rate, table};
 
-use crate::arguments::rate;
+use crate::arguments::{budget, rate};
 use crate::measure::{Bench, Common};
 use crate::metrics::Metrics;
 use crate::output::{Ended, Failure};
+use crate::progress::Forecast;
 
 /// Read digitizer boards in parallel and convert their samples.
 #[derive(Debug, Args)]
@@ -23,6 +25,7 @@ use crate::output::{Ended, Failure};
     subcommand_negates_reqs = true,
     // -o is the offset of the decimation, as in sis8300drv_threads.
     mut_arg("output", |option| option.short(None)),
+    mut_arg("pin", |option| option.help_heading(None)),
     after_help = "\
         -A: 0 read-out, 1 decimate+scale, 2 decimate, 3 scale, 4 cast, 5 unsigned f64, \
         6 signed f64, 7 unsigned f32, 8 signed f32, 99 all, 100 write a pattern",
@@ -31,6 +34,9 @@ use crate::output::{Ended, Failure};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
+    /// Read as often as fits into this time (instead of -N and -l)
+    #[arg(long, value_name = "TIME", value_parser = budget, conflicts_with_all = ["reads", "passes"])]
+    time: Option<Duration>,
     #[command(flatten)]
     request: DigitizerRequest,
     /// Table to print
@@ -97,7 +103,10 @@ fn measure(arguments: &Arguments) -> Ended {
         return Err(Failure::refused("-N 0 reads nothing: use 1 or more"));
     }
     let mut bench = Bench::new(&arguments.common)?;
-    let plan = StepPlan::ByStage(request.reads);
+    let stages = request.function.stages().len() as f64;
+    let of_time = |time: Duration| StepPlan::Timed(time.div_f64(stages));
+    let plan = arguments.time.map_or(StepPlan::ByStage(request.reads), of_time);
+    bench.recorder.expect(Forecast::points(1, arguments.time));
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),
         ..bench.runner.settings(plan, "digitizer", &arguments.common.pins())

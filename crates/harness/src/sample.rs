@@ -258,6 +258,7 @@ impl Sampling<'_> {
             (budget_ns / MAX_SAMPLES < LOOK_EVERY_NS, sampled.stage.ops_per_sample);
         let stride = if is_short { whole } else { sampled.spec.batch.min(whole) };
         sampled.touch();
+        let is_checked = sampled.spec.checked;
         let begin_ns = clock::monotonic_ns();
         let slicer = Slicer::begin(plan, self.context, begin_ns);
         let mut series = Series {
@@ -270,10 +271,13 @@ impl Sampling<'_> {
             last_ns: begin_ns,
             count: 0,
             most,
-            // The other half is for comparisons.
-            budget_ns: within.map_or(budget_ns, |within| budget_ns.min(as_ns(within) / 2)),
+            budget_ns: within.map_or(budget_ns, |within| {
+                // Half of the time is for comparisons.
+                let share = if is_checked { 2 } else { 1 };
+                budget_ns.min(as_ns(within) / share)
+            }),
         };
-        let ended = match series.sampled.spec.checked {
+        let ended = match is_checked {
             true => self.rounds(&mut series),
             false => self.round(&mut series, most),
         };

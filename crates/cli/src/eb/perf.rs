@@ -1,10 +1,13 @@
 //! `daqmeter eb perf`: cost of register reads, by method and by the number of timestamps per cycle.
 
+use std::time::Duration;
+
 use clap::Args;
 use daqmeter_etherbone::{EtherboneRequest, Method, Payload, reach};
-use daqmeter_harness::{CpuList, Request as _, StepPlan, StopFlag, ordered};
+use daqmeter_harness::{CpuList, Request as _, Settings, StepPlan, StopFlag, ordered};
 use daqmeter_report::etherbone::cycles_shown;
 
+use crate::arguments::budget;
 use crate::measure::{Bench, Common};
 use crate::output::{Ended, tell};
 use crate::progress::Forecast;
@@ -19,6 +22,9 @@ pub(crate) struct Arguments {
     /// Repetitions of the series
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value = "11")]
     repeat: u64,
+    /// Time for all points together, with fewer repetitions where they do not fit
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    time: Option<Duration>,
     /// Only this method
     #[arg(long, value_enum)]
     method: Option<Method>,
@@ -55,11 +61,13 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     reached(&StopFlag::default())?;
     points.iter().try_for_each(|point| point.job().map(drop)).map_err(|fault| fault.0)?;
     let mut bench = Bench::new(&arguments.common)?;
-    bench.recorder.expect(Forecast::points(points.len(), None));
+    bench.recorder.expect(Forecast::points(points.len(), arguments.time));
+    let within = arguments.time.map(|time| time.div_f64(points.len() as f64));
     let steps = StepPlan::ByStage(arguments.request.cycles * arguments.repeat);
     for (order, request) in ordered(points, 1) {
         let left = order.of - order.position - 1;
         let settings = bench.runner.settings(steps, "eb/perf", &arguments.common.pins());
+        let settings = Settings { within, ..settings };
         bench.measure(&request, &settings, Some(order))?;
         let is_done = bench.recorder.records.last().is_some_and(|last| last.outcome.is_ok());
         if left == 0 || is_done || bench.runner.stop.is_set() {
