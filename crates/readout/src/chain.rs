@@ -12,6 +12,7 @@ use std::time::Duration;
 use daqmeter_harness::{Fault, placement};
 use daqmeter_record::Ledger;
 use daqmeter_sys::clock::{monotonic_ns, thread_cpu_ns};
+use daqmeter_sys::memory::Pages;
 
 pub use self::counters::*;
 use crate::accounts::FinalAccount;
@@ -119,6 +120,8 @@ pub struct ReaderDone {
     pub received: Option<(Report, u64)>,
     pub notes: Vec<String>,
     pub ring_bytes: usize,
+    /// Pages of the ring; `None` if another process made it.
+    pub ring_pages: Option<Pages>,
     /// Dead time as the card saw it, as in [`crate::card::CardView`].
     pub dead: [Dead; 4],
     /// Channels that asserted BUSY, as in [`crate::card::CardView`].
@@ -179,6 +182,7 @@ impl ToHost {
             within: self.port.slowed.as_ref().map(SlowedReader::times_ns),
             notes: std::mem::take(&mut self.notes),
             ring_bytes: self.port.consumer().ring_bytes(),
+            ring_pages: self.port.consumer().pages(),
             dead: view.dead,
             asserted: view.asserted,
             card_ns: view.now_ns,

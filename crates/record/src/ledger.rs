@@ -106,7 +106,7 @@ impl std::fmt::Display for Ledger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let of = if self.of.is_empty() { String::new() } else { format!("{}: ", self.of) };
         write!(f, "{of}{} {} issued = {} delivered", self.issued, self.unit, self.delivered)?;
-        for (reason, count) in &self.losses {
+        for (reason, count) in self.losses.iter().filter(|(_, count)| **count > 0) {
             write!(f, " + {count} {reason}")?;
         }
         if self.closes() {

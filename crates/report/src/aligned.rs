@@ -20,6 +20,9 @@ static IS_USED: AtomicBool = AtomicBool::new(false);
 /// Word that asks for every column of every table, however broad.
 pub const ALL: &str = "all";
 
+/// Blank at which a cell is not folded.
+pub(crate) const NO_BREAK: &str = "\u{a0}";
+
 /// Sets the columns of the reader's window. Text written later fits it: tables fold or leave out
 /// columns, or are written row by row, and sentences are broken at words.
 pub fn set_window(columns: usize) {
@@ -210,7 +213,8 @@ fn in_columns(headings: &[&str], numbers: Range<usize>, rows: &[Vec<String>]) ->
         }
     }
     // Mail and snapshots mangle trailing spaces.
-    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    let text = table.to_string().replace(NO_BREAK, " ");
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 pub fn plain(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
@@ -272,13 +276,13 @@ fn row_by_row(
         let pair = |at: usize| {
             let cell = Some(&row[at]).filter(is_said)?;
             let pair = format!("{} {cell}", headings[at]);
-            Some(if numbers.contains(&at) { pair.replace(' ', "\u{a0}") } else { pair })
+            Some(if numbers.contains(&at) { pair.replace(' ', NO_BREAK) } else { pair })
         };
         let pairs: Vec<String> = (first..row.len()).filter_map(pair).collect();
         // Semicolons separate the cells visibly.
         let below = format!("  {}", pairs.join("; "));
         for line in [names.join("  "), below].iter().filter(|line| !line.trim().is_empty()) {
-            out.push_str(&folded(line, columns, 2).replace('\u{a0}', " "));
+            out.push_str(&folded(line, columns, 2).replace(NO_BREAK, " "));
             out.push('\n');
         }
     }

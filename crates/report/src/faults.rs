@@ -23,7 +23,7 @@ pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
 
 pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     let ledgers = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
-    let ledgers = ledgers.map(|ledger| format!("ledger: {ledger} ({})", record.workload));
+    let ledgers = ledgers.map(|ledger| format!("ledger: {ledger}"));
     let warnings = record.warnings.iter().map(|warning| format!("warning: {warning}"));
     faults(record).into_iter().chain(ledgers).chain(warnings).collect()
 }

@@ -74,8 +74,14 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     counted.collect()
 }
 
-/// Returns the lines of each record with its study and its point, each once.
-fn by_point(records: &[RunRecord], lines: impl Fn(&RunRecord) -> Vec<String>) -> Vec<String> {
+/// Returns the lines of each record, each once; of several records with study and point.
+pub(crate) fn by_point(
+    records: &[RunRecord],
+    lines: impl Fn(&RunRecord) -> Vec<String>,
+) -> Vec<String> {
+    if let [record] = records {
+        return lines(record);
+    }
     let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
         let comma = if point.is_empty() { "" } else { ", " };
         let of = format!("{}{comma}{point}", record.study);

@@ -473,6 +473,11 @@ impl Consumer {
         Ok(consumer)
     }
 
+    /// Pages of the ring; `None` if another process made it.
+    pub fn pages(&self) -> Option<Pages> {
+        self.copy.is_none().then_some(self.memory.pages)
+    }
+
     /// Takes up to `most` bytes, at least a unit, that another process has written, for
     /// [`Consumer::spans`]. Does nothing for a card in this process.
     pub fn take(&mut self, most: usize) {

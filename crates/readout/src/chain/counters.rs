@@ -5,6 +5,7 @@ use daqmeter_harness::search::Observation;
 use daqmeter_record::units::{show_ns, whole};
 use daqmeter_record::{Counter, Ledger, RunRecord, TimeSeries};
 use daqmeter_stats::LogHistogram;
+use daqmeter_sys::memory::Pages;
 
 use super::{ReaderDone, joined};
 use crate::accounts::own_losses;
@@ -111,6 +112,10 @@ pub fn counters(
     let share = outside.ns as f64 / card_ns;
     let outside = Counter::measured("dead-time BUSY from outside", share, "of the time");
     counters.extend(scenario.busy.outside.as_ref().map(|_| outside));
+    let pages = readers.iter().filter_map(|reader| reader.ring_pages);
+    let base = pages.filter(|pages| *pages != Pages::HugeTlb).count() as u64;
+    let is_missed = scenario.card.huge_pages && base > 0;
+    counters.extend(is_missed.then(|| Counter::count("rings without huge pages", base)));
     counters
 }
 

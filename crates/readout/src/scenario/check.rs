@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use daqmeter_record::units::{show_bytes, show_ns};
+use daqmeter_record::units::{show_bytes, show_ns, significant};
 use daqmeter_record::written::ByteSize;
 use daqmeter_sys::net::check_congestion;
 
@@ -106,7 +106,7 @@ impl Scenario {
     /// Checks the other rules, for numbers within their bounds.
     fn check_rules(&self) -> Result<(), String> {
         let (card, rate) = (&self.card, self.trigger.rate.0);
-        let what = || format!("{rate:?} Hz; 0, or 0.001 Hz to 1000 MHz");
+        let what = || format!("{} MHz; 0, or 0.001 Hz to 1000 MHz", significant(rate / 1e6, 4));
         rule(rate == 0.0 || RATE_HZ.contains(&rate), "trigger.rate", what)?;
         let own = self.trigger.times.as_ref().map_or(rate, |times| times.rate_hz());
         let what = || format!("{rate:?} Hz; the times in the file have {own:?} Hz: leave it out");

@@ -6,7 +6,7 @@ use daqmeter_record::units::{plural, show_bytes, significant};
 use daqmeter_stats::Rate;
 
 use super::functions;
-use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
+use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine, prefixed};
 use crate::figures::{Mark, Plot};
 use crate::parameters::{labelled, pairs};
 use crate::rate;
@@ -20,6 +20,7 @@ pub(super) const FAMILY: Family = Family {
         ("Should converted data bypass the caches?", Some("stores"), stores_answer),
     ],
     briefs: &[around_the_caches],
+    headline,
     label: functions::label,
     in_label: functions::IN_LABEL,
     ..Family::EMPTY
@@ -60,6 +61,22 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
         Some(Mark { category, ..mark }.with_limit(stage, "limit"))
     });
     marks.flatten().collect()
+}
+
+/// Answers with the slowest and the fastest conversion.
+fn headline(records: &[RunRecord]) -> Option<String> {
+    let rates = drawn(records).into_iter();
+    let rates = rates.filter_map(|record| Some((rate::of(first_stage(record)?)?.per_s, record)));
+    let mut rates: Vec<(f64, &RunRecord)> = rates.collect();
+    rates.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let said = |(per_s, record): &(f64, &RunRecord)| {
+        format!("{} at {}", name(record), prefixed(*per_s, "B/s"))
+    };
+    let (slowest, fastest) = (rates.first().map(said)?, rates.last().map(said)?);
+    Some(match rates.len() {
+        1 => fastest,
+        count => format!("{count} conversions: the slowest {slowest}, the fastest {fastest}"),
+    })
 }
 
 fn limited_by(records: &[RunRecord]) -> Option<String> {

@@ -1,8 +1,6 @@
 //! Etherbone: cycles in the counts of the study of 2018, per timestamp and by three windows; its
 //! figures; the cost of reading a register.
 
-use std::collections::BTreeSet;
-
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile};
@@ -14,6 +12,7 @@ use crate::figures::{Mark, Plot};
 use crate::frame::Frame;
 use crate::rate;
 use crate::samples::{first_stage, summary};
+use crate::table::by_point;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
@@ -264,7 +263,7 @@ const SPARE: [&str; 7] =
 /// Shows the cycles, of which a narrow choice has powers of two of items; with `--all` each, and
 /// the round trips.
 pub fn cycles_shown(records: &[RunRecord]) -> Frame {
-    let notes: BTreeSet<String> = records.iter().flat_map(faults_and_ledgers).collect();
+    let notes = by_point(records, faults_and_ledgers);
     let mut points = cycles(records);
     let all = points.len();
     if all > MAX_POINTS && !asks_all() {
@@ -279,7 +278,7 @@ pub fn cycles_shown(records: &[RunRecord]) -> Frame {
     let trips = if asks_all() { round_trips(records) } else { String::new() };
     let between = if trips.is_empty() { "" } else { "\n" };
     let table = table_without(3, &columns(), &SPARE, &points);
-    Frame::of(table + &left + between + &trips, notes.into_iter().collect())
+    Frame::of(table + &left + between + &trips, notes)
 }
 
 /// Points from which on only some are shown.

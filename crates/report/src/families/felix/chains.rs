@@ -9,8 +9,10 @@ use super::host;
 use crate::aligned::{TextColumn, asks_all, number, paragraphs, table_without, time};
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
+use crate::groups::in_groups;
 use crate::rate;
 use crate::samples::first_stage;
+use crate::table::by_point;
 
 pub(super) const ENGINE: &str = "readout";
 
@@ -182,9 +184,9 @@ pub fn read_out(records: &[RunRecord]) -> Frame {
     if asks_all() {
         own().for_each(|record| tables.push_str(&host::processes(record)));
     }
-    let faults = own().flat_map(faults_and_ledgers);
-    let notes = faults.chain(own().map(host::load)).chain(own().flat_map(host::occupancy));
-    Frame::of(tables, notes.collect())
+    let mut notes = by_point(records, faults_and_ledgers);
+    notes.extend(own().map(host::load).chain(own().flat_map(host::occupancy)));
+    Frame::of(tables, notes)
 }
 
 /// Writes dead time, latency and polls, and the losses of single E-links, of which the ledger has
@@ -217,10 +219,14 @@ fn details(record: &RunRecord) -> String {
         value("busy-polls"),
         value("stalls"),
     );
-    for Counter { name, value, .. } in &record.counters {
-        if name.starts_with("E-link") {
-            let _ = writeln!(out, "  {name} {value}");
-        }
+    let of_elinks = record.counters.iter().filter_map(|Counter { name, value, .. }| {
+        let (elink, cause) = name.strip_prefix("E-link")?.split_once(": ")?;
+        Some(((cause, value.to_bits()), elink))
+    });
+    for ((cause, count), elinks) in in_groups(of_elinks) {
+        let each = if elinks.len() > 1 { " each" } else { "" };
+        let (count, elinks) = (f64::from_bits(count), elinks.join(","));
+        let _ = writeln!(out, "  {cause}: {count}{each} on E-links{elinks}");
     }
     out
 }

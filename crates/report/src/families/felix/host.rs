@@ -17,21 +17,27 @@ const SPARE: [&str; 9] = ["SHR", "VIRT", "NI", "PRI", "USER", "MEM%", "S", "TIME
 pub(super) fn load(record: &RunRecord) -> String {
     let host = &record.host_cpu;
     let cpus = |ns: u64| ns as f64 / record.wall_ns.max(1) as f64;
+    let own_ns = record.process_cpu.total_ns();
+    // The kernel counts the time of the host by ticks, and may miss that of short runs.
+    let host_ns = sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns]).max(own_ns);
     let active = record.host.mitigations.iter().filter_map(|state| {
         let (name, state) = state.split_once(": ")?;
         state.starts_with("Mitigation").then_some(name)
     });
     let active: Vec<&str> = active.collect();
     format!(
-        "host: {} of {} CPUs busy, {} of them by this program; steal {} %; {}",
-        significant(cpus(sum([host.user_ns, host.system_ns, host.irq_ns, host.softirq_ns])), 3),
+        "host: {} of {} CPUs busy, {} of them by this program; steal {} %; {}{}",
+        significant(cpus(host_ns), 3),
         record.host.logical_cpus,
-        significant(cpus(record.process_cpu.total_ns()), 3),
+        significant(cpus(own_ns), 3),
         significant(cpus(host.steal_ns) * 100.0, 2),
         match active.is_empty() {
             true => "no CPU mitigation is active".to_owned(),
             false => format!("mitigations: {}", active.join(", ")),
-        }
+        },
+        record.counter("rings without huge pages").map_or(String::new(), |rings| {
+            format!("; {rings} rings in base pages, since too few huge pages are reserved")
+        })
     )
 }
 
@@ -96,7 +102,7 @@ pub(super) fn processes(record: &RunRecord) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::{Host, TimeSeries};
+    use daqmeter_record::{Counter, Host, TimeSeries};
 
     use super::super::chains::tests::example;
     use super::*;
@@ -123,6 +129,7 @@ mod tests {
         record.wall_ns = 1_000_000_000;
         record.host_cpu.user_ns = 1_200_000_000;
         record.process_cpu.user_ns = 1_000_000_000;
+        record.counters.push(Counter::count("rings without huge pages", 2));
         record.host_cpu.processes = vec![
             process(24392, "lane-0", ProcessPart::Own, 998_000_000),
             process(1469, "rngd", ProcessPart::Other, 188_000_000),

@@ -62,10 +62,10 @@ pub(super) fn headline(name: &str, run: &PathRun, record: &RunRecord) -> String 
     }
 }
 
-/// Leaves out the fact that the first sentence has told.
+/// Leaves out the facts that the first sentence, or the table of a search, has told.
 pub(super) fn behind(mut said: Vec<Said>, run: &PathRun) -> Vec<Said> {
-    let told = if run.limit.is_some() { "limit" } else { "carries" };
-    said.retain(|said| said.about != told);
+    let told = if run.limit.is_some() { &["limit", "used"][..] } else { &["carries"] };
+    said.retain(|said| !told.contains(&said.about));
     said
 }
 

@@ -1,10 +1,11 @@
 //! Threads and queues of a path.
 
 use daqmeter_record::border::sum;
-use daqmeter_record::path::{PathQueue, PathRun, PathThread, PathWithin};
+use daqmeter_record::path::{PathQueue, PathRun, PathThread};
 use daqmeter_record::units::{show_ns, significant};
 
-use crate::aligned::{TextColumn, number, table, table_without, wrapped};
+use crate::aligned::{NO_BREAK, TextColumn, number, table, table_without, wrapped};
+use crate::groups::in_groups;
 
 type ThreadOf<'a> = (&'a PathRun, &'a PathThread);
 
@@ -19,7 +20,7 @@ fn cpu_per((_, thread): &ThreadOf<'_>, count: u64, shown: fn(f64) -> String) -> 
 
 pub(super) fn threads(run: &PathRun) -> String {
     let columns: [TextColumn<ThreadOf<'_>>; 11] = [
-        ("thread", |(_, thread)| thread.name.clone()),
+        ("thread", |(_, thread)| thread.name.replace(' ', NO_BREAK)),
         ("CPU", |(_, thread)| thread.cpu.map_or("any".to_owned(), |cpu| cpu.to_string())),
         ("blocks", |(_, thread)| thread.blocks.to_string()),
         ("busy [%]", |of| percent(of, of.1.busy_ns)),
@@ -32,20 +33,29 @@ pub(super) fn threads(run: &PathRun) -> String {
         ("CPU/event", |of| cpu_per(of, of.0.events, show_ns)),
     ];
     let all: Vec<ThreadOf<'_>> = run.threads.iter().map(|thread| (run, thread)).collect();
-    let shared = run.threads.iter().filter_map(within);
     const SPARE: [&str; 4] = ["CPU/event", "idle [%]", "in calls [%]", "CPU ns/B"];
+    let same = in_groups(run.threads.iter().map(|thread| (thread.part.as_str(), thread)));
+    let shared = same.iter().filter_map(|(part, threads)| within(part, threads));
     shared.fold(table_without(1, &columns, &SPARE, &all), |table, line| {
         table + &wrapped(&line, 3) + "\n"
     })
 }
 
-fn within(thread: &PathThread) -> Option<String> {
-    let share = |other: &PathWithin| {
-        let percent = 100.0 * other.ns as f64 / thread.busy_ns.max(other.ns).max(1) as f64;
-        format!("{} {} %", other.name, significant(percent, 2))
+/// Says for which elements threads that do the same work; `None` for only their own.
+fn within(part: &str, threads: &[&PathThread]) -> Option<String> {
+    let parts = in_groups(
+        threads
+            .iter()
+            .flat_map(|thread| thread.within.iter().map(|other| (other.name.as_str(), other.ns))),
+    );
+    let busy_ns = sum(threads.iter().map(|thread| thread.busy_ns));
+    let share = |(name, ns): &(&str, Vec<u64>)| {
+        let ns = sum(ns);
+        let percent = 100.0 * ns as f64 / busy_ns.max(ns).max(1) as f64;
+        format!("{name} {} %", significant(percent, 2))
     };
-    let others: Vec<String> = thread.within.iter().map(share).collect();
-    (!others.is_empty()).then(|| format!(" {} works for: {}", thread.name, others.join(", ")))
+    let others: Vec<String> = parts.iter().map(share).collect();
+    (!others.is_empty()).then(|| format!(" {part} works for: {}", others.join(", ")))
 }
 
 pub(super) fn queues(run: &PathRun) -> String {
