@@ -41,9 +41,9 @@ pub(crate) struct Arguments {
     /// Show only computed and modelled values
     #[arg(long, conflicts_with = "from", conflicts_with_all = OF_RUNS)]
     no_measurement: bool,
-    /// Time for all rows, with fewer repetitions where they do not fit
-    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "50s")]
-    time: Duration,
+    /// Time for all rows, with fewer repetitions where they do not fit [default: their own]
+    #[arg(long, value_name = "TIME", value_parser = budget)]
+    time: Option<Duration>,
     /// Copies of each size in the study `copy` [default: 300]
     #[arg(long, value_name = "N", value_parser = count)]
     repeat: Option<u64>,
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     // The verb prints studies instead of records.
     let recording = Recording { json: false, ..arguments.common.recording.clone() };
     let mut bench = Bench::new(&Common { recording, ..arguments.common.clone() })?;
-    let budget = Budget { time: Some(arguments.time), ..Budget::default() };
+    let budget = Budget { time: arguments.time, ..Budget::default() };
     let done = bench
         .runner
         .run(points(&chosen, arguments), budget, &[], |event| bench.recorder.follow(event))?;

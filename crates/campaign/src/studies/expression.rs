@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
 use daqmeter_record::study::{Basis, Measured};
-use daqmeter_record::{Ledger, Param, RunRecord};
+use daqmeter_record::{Ledger, Param, RunRecord, Stage};
 use daqmeter_report::findings::operations_ns;
 use serde::Deserialize;
 
@@ -76,6 +76,8 @@ pub(super) struct Board {
     rank: Option<usize>,
     #[serde(default)]
     skip: usize,
+    /// Reads that the column covers; a lane with another number has no value.
+    reads: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -161,11 +163,13 @@ impl Statistic {
 
 impl Board {
     fn of(&self, record: &RunRecord) -> Option<f64> {
+        let reads = |stage: &Stage| stage.ops_per_sample * stage.sample_ns.len() as u64;
         let stages = record.lanes.iter().filter_map(|lane| lane.stages.get(self.stage));
         let mut lanes: Vec<(f64, f64)> = stages
+            .filter(|stage| self.reads.is_none_or(|wanted| wanted == reads(stage)))
             .map(|stage| {
                 let ns = stage.end_ns.saturating_sub(stage.start_ns).max(1) as f64;
-                let reads = (stage.ops_per_sample * stage.sample_ns.len() as u64) as f64;
+                let reads = reads(stage) as f64;
                 let speed = stage.bytes_per_op as f64 * reads / ns * 1e3;
                 let column = match self.column {
                     Column::SpeedMbPerS => speed,

@@ -242,6 +242,12 @@ fn a_record_lands_in_its_row_with_the_documents_definition_of_speed() {
     let stage = &mut record.lanes[0].stages[0];
     (stage.bytes_per_op, stage.sample_ns) = (60_000_000, vec![1; 30]);
     (stage.start_ns, stage.end_ns) = (300_000, 2_895_600_000);
+    // The published times cover 30 reads.
+    let mut shorter = record.clone();
+    shorter.lanes[0].stages[0].sample_ns.truncate(3);
+    let (lines, _) = study("digitizer").judge(&[shorter]);
+    let end = lines.iter().find(|line| line.row == "sis8300-6, end").unwrap();
+    assert!(end.measured.is_none() && end.verdict().to_string() == "not measured", "{end:?}");
     let (lines, _) = study("digitizer").judge(&[record]);
     for (row, measured, column, verdict) in [
         ("sis8300-6", 621.7, "speed", "fitted (emulated)"),
