@@ -25,7 +25,7 @@ static PARAMETERS: LazyLock<Vec<Vec<Parameter>>> =
 fn reaches_out(workload: &Workload) -> bool {
     let names = ["devices", "profile", "scenario", "link", "path"];
     let named = names.iter().filter_map(|name| workload.text(name).ok());
-    let paths = ["tmpfs-huge", "hugetlb", "module", "dsa"];
+    let paths = ["tmpfs-huge", "hugetlb", "module"];
     named
         .into_iter()
         .any(|text| text.contains('/') || text.contains(".toml") || paths.contains(&text))

@@ -151,19 +151,14 @@ fn copies(files: &Files) -> Vec<Finding> {
     let tracer = there(files.root().join("dev/daqmeter-trace").exists());
     let channels = files.names("sys/class/dma");
     let found = format!("{} {}", channels.len(), channels.join(", "));
-    let queues = daqmeter_sys::dsa::work_queues(files);
-    let usable = queues.iter().any(|queue| queue.refusal.is_none());
-    let queues = queues.into_iter().map(|queue| queue.refusal.unwrap_or(queue.name));
-    let queues = state(usable, queues.collect::<Vec<_>>().join("; "));
     let load_module =
         "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; else system calls copy";
     let load_tracer = "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it";
-    let load_engine = "modprobe ioatdma or idxd if the host has the hardware, else kmod/softdma.ko";
+    let load_engine = "modprobe ioatdma, or idxd with work queues of type kernel; without hardware kmod/softdma.ko";
     vec![
         ("copy module", module, load_module),
         ("copy tracer", tracer, load_tracer),
         ("DMA channels of the kernel", state(!channels.is_empty(), found), load_engine),
-        ("DSA work queues", queues, "without them, copies use the emulated engine-thread"),
     ]
 }
 

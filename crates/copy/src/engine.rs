@@ -236,7 +236,6 @@ impl Session for CopySession {
     }
 
     fn set_stop_flag(&mut self, stop: &StopFlag) {
-        self.mover.set_stop_flag(stop);
         self.stop = stop.clone();
     }
 

@@ -99,8 +99,6 @@ pub enum CopyPath {
     Avx512Nt,
     /// copy_from_user and copy_to_user of daqmeter's kernel module, or its DMA channels
     Module,
-    /// Intel DSA user work queues (MOVDIR64B, ENQCMD); never exercised on hardware
-    Dsa,
     /// an emulated engine: a thread that copies for its channels (emulated)
     EngineThread,
 }
@@ -108,7 +106,7 @@ pub enum CopyPath {
 impl CopyPath {
     /// True if it has channels, so that contexts other than `cpu` are possible.
     pub(crate) fn has_channels(self) -> bool {
-        matches!(self, CopyPath::Module | CopyPath::Dsa | CopyPath::EngineThread)
+        matches!(self, CopyPath::Module | CopyPath::EngineThread)
     }
 }
 

@@ -95,15 +95,11 @@ fn pmus(files: &Files) -> Vec<HostDevice> {
 }
 
 fn dma(files: &Files) -> Vec<HostDevice> {
-    let mut channels = class(files, "dma", "sys/class/dma", |name, text| {
+    class(files, "dma", "sys/class/dma", |name, text| {
         let copies = Some(text("memcpy_count")).filter(|copies| !copies.is_empty());
         let copies = copies.map_or(String::new(), |copies| format!("{copies} copies so far"));
         Some(vec![driver(files, &format!("sys/class/dma/{name}/device")), copies])
-    });
-    channels.extend(class(files, "dma", "sys/bus/dsa/devices", |name, _| {
-        name.starts_with("wq").then(|| vec!["DSA work queue".to_owned()])
-    }));
-    channels
+    })
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@
 //!   by any PMU;
 //! - [`signals`]: Ctrl-C and other requests to end;
 //! - [`uapi`]: the ioctl border of our own modules; [`ioctl_words`]: that of drivers of devices;
-//! - [`copies`]: system calls that copy;
-//! - [`dsa`]: work queues that programs drive themselves.
+//! - [`copies`]: system calls that copy.
 //!
 //! Errors carry the call and the errno. Only this crate and `kernels` contain unsafe code.
 
@@ -30,7 +29,6 @@ pub mod clock;
 pub mod copies;
 pub mod counters;
 pub mod cpu_time;
-pub mod dsa;
 pub mod fds;
 pub mod fence;
 pub mod host;

@@ -1,8 +1,8 @@
 //! Buffers on whole pages, and memory that a device may write.
 //!
 //! [`Buffer`] is ordinary memory that only this process writes, and lends slices. [`DeviceMemory`]
-//! stands for the memory of a device, or memory that an engine transfers from and to. Its writer, a
-//! program or an engine that has its address, holds it exclusively.
+//! stands for the memory of a device, or memory that an engine transfers from and to. Its writer
+//! holds it exclusively.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -72,18 +72,10 @@ impl Mapping {
         bytes: usize,
         call: impl Into<String>,
     ) -> Result<Mapping, SysError> {
-        Mapping::file(fd, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, call)
-    }
-
-    pub(crate) fn file(
-        fd: BorrowedFd<'_>,
-        bytes: usize,
-        protection: ProtFlags,
-        flags: MapFlags,
-        call: impl Into<String>,
-    ) -> Result<Mapping, SysError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0) };
         Mapping::of(start.map_err(failed(call))?, bytes)
     }
 
@@ -298,10 +290,6 @@ impl DeviceMemory {
 
     pub fn bytes(&self) -> usize {
         self.mapping.bytes
-    }
-
-    pub fn address(&self) -> u64 {
-        self.mapping.start.as_ptr().expose_provenance() as u64
     }
 
     fn check(&self, offset: usize, len: usize) {

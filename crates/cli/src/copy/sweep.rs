@@ -42,8 +42,7 @@ pub(crate) struct Sweep {
     /// Way to copy by CPU (daqmeter list copies)
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     path: Option<CopyPath>,
-    /// Engine: module, engine-thread, dsa [default: module if it has channels, else
-    /// engine-thread]
+    /// Engine: module, engine-thread [default: module if it has channels, else engine-thread]
     #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
     engine: Option<CopyPath>,
     /// CPUs or channels that copy together [default: latency 1; bandwidth all CPUs]
@@ -104,7 +103,8 @@ impl Sweep {
             cpus.clone_from(allowed);
         }
         let usual = if verb.is_parallel { allowed.len() } else { 1 };
-        let requests = self.requests(verb, usual)?;
+        let asked = self.lanes.map(|lanes| usize::try_from(lanes).unwrap_or(usize::MAX));
+        let requests = self.requests(verb, asked.unwrap_or(usual))?;
         bench.runner.limits = Limits::new(LIMIT_TIME);
         let plan = StepPlan::ByStage(self.sampled.repeat);
         let settings = bench.runner.settings(plan, verb.study, &cpus);
@@ -150,15 +150,13 @@ impl Sweep {
 
     /// Returns every context by every operation and size; refuses impossible ones before anything
     /// is measured.
-    fn requests(&self, verb: &Verb, usual: usize) -> Result<Vec<CopyRequest>, Failure> {
+    fn requests(&self, verb: &Verb, lanes: usize) -> Result<Vec<CopyRequest>, Failure> {
         let too_large = |fault: Fault| Failure::refused(fault.context("choose smaller --sizes"));
         let mut requests = Vec::new();
         let contexts = or_all(&self.contexts, verb.contexts);
         self.refuse_idle(contexts)?;
         for &context in contexts {
             let path = usable(self.path_of(context))?;
-            let asked = self.lanes.map(|lanes| usize::try_from(lanes).unwrap_or(usize::MAX));
-            let lanes = asked.unwrap_or_else(|| path.usual_lanes(context, usual));
             for &(direction, cold) in or_all(&self.operations, verb.operations) {
                 for size in self.sizes(verb.smallest_bytes) {
                     let block_bytes = usize::try_from(size)?;

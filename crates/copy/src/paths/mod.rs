@@ -4,7 +4,6 @@
 //! `/proc/self/mem` is left out, because it copies twice; `vmsplice`, because it moves pages.
 
 mod dma_thread;
-mod dsa;
 mod engine_thread;
 mod file;
 mod local;
@@ -40,7 +39,6 @@ impl CopyPath {
             | CopyPath::Avx512
             | CopyPath::Avx512Nt => (local::kernel, local::no_kernel),
             CopyPath::Module => (module::lanes, |_| module::waiver()),
-            CopyPath::Dsa => (dsa::lanes, |_| dsa::waiver()),
             CopyPath::EngineThread => (engine_thread::lanes, ready),
         }
     }
@@ -62,14 +60,6 @@ impl CopyPath {
     /// Chooses the module's channels, or the emulated engine without any.
     pub fn of_engine() -> CopyPath {
         if module::has_channels() { CopyPath::Module } else { CopyPath::EngineThread }
-    }
-
-    /// Returns the lanes without a request for a number, on that many CPUs: a queue of DSA may take
-    /// one program alone.
-    pub fn usual_lanes(self, context: CopyContext, cpus: usize) -> usize {
-        let is_by_queue = (self, context) == (CopyPath::Dsa, CopyContext::Exclusive);
-        let queues = if is_by_queue { dsa::queues().ok() } else { None };
-        queues.map_or(cpus, |queues| queues.len().min(cpus))
     }
 
     pub fn probe(self) -> Availability {

@@ -1,6 +1,6 @@
 //! Interface between a way to copy and the engine.
 
-use daqmeter_harness::{DeviceTime, Fault, StopFlag};
+use daqmeter_harness::{DeviceTime, Fault};
 use daqmeter_kernels::copy::flush;
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::DeviceMemory;
@@ -47,9 +47,6 @@ pub(crate) trait Mover: Send {
     fn is_system_call(&self) -> bool {
         false
     }
-
-    /// Receives the flag that ends a copy which waits for a device.
-    fn set_stop_flag(&mut self, _stop: &StopFlag) {}
 
     fn begin(&mut self) {}
 
