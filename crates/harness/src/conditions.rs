@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use daqmeter_record::{CpuTime, RunRecord};
+use daqmeter_sys::cpu_time::StatTimes;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::{available, cpu_time, processes};
 
@@ -23,8 +24,7 @@ fn peers_ns() -> u64 {
 }
 
 pub(crate) struct Conditions {
-    host: Option<cpu_time::HostTimes>,
-    by_cpu: BTreeMap<u32, cpu_time::OneCpu>,
+    host: BTreeMap<Option<u32>, StatTimes>,
     process: cpu_time::Usage,
     threads: BTreeMap<String, u64>,
     processes: Option<Processes>,
@@ -39,7 +39,6 @@ impl Conditions {
         Conditions {
             processes: with_processes.then(Processes::before),
             host: cpu_time::of_host(),
-            by_cpu: cpu_time::by_cpu(),
             process: cpu_time::of_process(),
             threads: cpu_time::of_own_threads(),
             peers_ns: peers_ns(),
@@ -54,7 +53,8 @@ impl Conditions {
             user_ns: process.user_ns.saturating_sub(self.process.user_ns),
             system_ns: process.system_ns.saturating_sub(self.process.system_ns),
         };
-        if let Some((before, now)) = self.host.zip(cpu_time::of_host()) {
+        let now = cpu_time::of_host();
+        if let Some((before, now)) = self.host.get(&None).zip(now.get(&None)) {
             // Idle and iowait step back by a tick now and then.
             let spent = |at: usize| now[at].saturating_sub(before[at]);
             let host = &mut record.host_cpu;
@@ -65,17 +65,17 @@ impl Conditions {
         let throttled_ns = available::throttled_ns(&Files::default());
         // It is the sum of all CPUs.
         let throttled_ns = throttled_ns.saturating_sub(self.throttled_ns);
+        let cpus = self.host.keys().flatten().count().max(1);
         record.host_cpu.stood_still_ns =
-            standstill::since(self.begin_ns) + throttled_ns / self.by_cpu.len().max(1) as u64;
-        let now = cpu_time::by_cpu();
-        let of_each = |of: fn(&cpu_time::OneCpu) -> u64| {
-            let times = |cpus: &BTreeMap<u32, cpu_time::OneCpu>| {
-                cpus.iter().map(|(number, cpu)| (*number, of(cpu))).collect()
+            standstill::since(self.begin_ns) + throttled_ns / cpus as u64;
+        let of_each = |ns: fn(&StatTimes) -> u64| {
+            let times = |all: &BTreeMap<Option<u32>, StatTimes>| {
+                all.iter().filter_map(|(cpu, times)| Some(((*cpu)?, ns(times)))).collect()
             };
-            since(&times(&self.by_cpu), times(&now))
+            since(&times(&self.host), times(&now))
         };
-        record.host_cpu.steal_by_cpu_ns = of_each(|cpu| cpu.steal_ns);
-        record.host_cpu.busy_by_cpu_ns = of_each(|cpu| cpu.busy_ns);
+        record.host_cpu.steal_by_cpu_ns = of_each(|times| times[6]);
+        record.host_cpu.busy_by_cpu_ns = of_each(|times| times[0].saturating_add(times[1]));
         let threads = cpu_time::of_own_threads();
         let used_ns = since(&self.threads, threads.clone());
         let named = used_ns.iter().map(|(name, ns)| (name.into(), *ns));

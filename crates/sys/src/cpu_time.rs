@@ -88,50 +88,28 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
-/// The first line of `/proc/stat`, in nanoseconds (Documentation/filesystems/proc.rst, 1.7): user
-/// with nice, system, idle, iowait, irq, softirq and steal time.
-pub type HostTimes = [u64; 7];
+/// A line of `/proc/stat` in nanoseconds (Documentation/filesystems/proc.rst, 1.7): user with nice,
+/// system, idle, iowait, irq, softirq and steal time.
+pub type StatTimes = [u64; 7];
 
-pub fn of_host() -> Option<HostTimes> {
-    parse_host(&fs::read_to_string("/proc/stat").ok()?, ns_per_tick())
+/// Times of the host (`None`) and of each CPU; empty if they cannot be read.
+pub fn of_host() -> BTreeMap<Option<u32>, StatTimes> {
+    parse_stat(&fs::read_to_string("/proc/stat").unwrap_or_default(), ns_per_tick())
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OneCpu {
-    /// User, nice and system.
-    pub busy_ns: u64,
-    pub steal_ns: u64,
-}
-
-/// Times of each CPU; empty if they cannot be read.
-pub fn by_cpu() -> BTreeMap<u32, OneCpu> {
-    parse_by_cpu(&fs::read_to_string("/proc/stat").unwrap_or_default(), ns_per_tick())
-}
-
-/// Returns the columns of a line: user, nice, system, idle, iowait, irq, softirq, steal.
-fn columns_ns(line: &str, ns_per_tick: u64) -> Vec<u64> {
-    let ticks = line.split_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
-    ticks.map(|ticks| ticks.saturating_mul(ns_per_tick)).collect()
-}
-
-fn parse_by_cpu(text: &str, ns_per_tick: u64) -> BTreeMap<u32, OneCpu> {
-    let of_cpu = |line: &str| {
-        // `cpu` without a number is the sum.
-        let cpu = line.split_whitespace().next()?.strip_prefix("cpu")?.parse().ok()?;
-        let [user, nice, system, _, _, _, _, steal_ns, ..] = columns_ns(line, ns_per_tick)[..]
-        else {
+fn parse_stat(text: &str, ns_per_tick: u64) -> BTreeMap<Option<u32>, StatTimes> {
+    let of_line = |line: &str| {
+        let (cpu, ticks) = line.strip_prefix("cpu")?.split_once(' ')?;
+        let ticks = ticks.split_whitespace().map_while(|field| field.parse::<u64>().ok());
+        let ns: Vec<u64> = ticks.map(|ticks| ticks.saturating_mul(ns_per_tick)).collect();
+        let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ns[..] else {
             return None;
         };
-        let busy_ns = user.saturating_add(nice).saturating_add(system);
-        Some((cpu, OneCpu { busy_ns, steal_ns }))
+        // `cpu` without a number is the sum.
+        let cpu = if cpu.is_empty() { None } else { Some(cpu.parse().ok()?) };
+        Some((cpu, [user.saturating_add(nice), system, idle, iowait, irq, softirq, steal]))
     };
-    text.lines().filter_map(of_cpu).collect()
-}
-
-fn parse_host(text: &str, ns_per_tick: u64) -> Option<HostTimes> {
-    let columns = columns_ns(text.lines().find(|line| line.starts_with("cpu "))?, ns_per_tick);
-    let ns = |at: usize| columns.get(at).copied().unwrap_or(0);
-    Some([ns(0).saturating_add(ns(1)), ns(2), ns(3), ns(4), ns(5), ns(6), ns(7)])
+    text.lines().filter_map(of_line).collect()
 }
 
 pub(crate) fn ns_per_tick() -> u64 {
@@ -165,24 +143,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_line_is_read_field_by_field() {
-        let times =
-            parse_host("cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3\n", 10_000_000).unwrap();
-        assert_eq!(times, [3, 3, 4, 5, 6, 7, 8].map(|tenths| tenths * 100_000_000));
-    }
-
-    #[test]
-    fn busy_and_stolen_time_are_read_for_each_cpu() {
-        let text = "cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
-        let cpu = |steal_ns| OneCpu { busy_ns: 60_000_000, steal_ns };
-        assert_eq!(
-            parse_by_cpu(text, 10_000_000),
-            BTreeMap::from([(0, cpu(100_000_000)), (12, cpu(200_000_000))])
-        );
-        assert_eq!(
-            parse_by_cpu("cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", 10_000_000),
-            BTreeMap::new()
-        );
+    fn the_times_of_the_host_and_of_each_cpu_are_read_field_by_field() {
+        let text = "cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu12 1 2 3 4 5 6 7 20 0 0\nintr 1\n";
+        let times = |tenths: StatTimes| tenths.map(|tenth| tenth * 100_000_000);
+        let expected = [
+            (None, times([3, 3, 4, 5, 6, 7, 8].map(|tenth| tenth * 10))),
+            (Some(0), times([3, 3, 4, 5, 6, 7, 10])),
+            (Some(12), times([3, 3, 4, 5, 6, 7, 20])),
+        ];
+        assert_eq!(parse_stat(text, 100_000_000), BTreeMap::from(expected));
+        for foreign in ["cpu0 1 2 3\nintr 5 5 5 5 5 5 5 5 5\n", "cpu  x y", "cpux 1 2 3 4 5 6 7 8"]
+        {
+            assert_eq!(parse_stat(foreign, 1), BTreeMap::new());
+        }
     }
 
     #[test]
@@ -190,12 +163,6 @@ mod tests {
         assert_eq!(parse_delay(b"17 42 3\n"), Some(42));
         assert_eq!(parse_delay(b"17"), None);
         assert_eq!(parse_delay(b"0 x 0"), None);
-    }
-
-    #[test]
-    fn a_foreign_stat_file_gives_nothing() {
-        assert_eq!(parse_host("intr 1 2 3", 1), None);
-        assert_eq!(parse_host("cpu  x y", 1), Some(HostTimes::default()));
     }
 
     /// getrusage alone shows 0 or a whole tick of the kernel, 1 to 10 ms.

@@ -114,7 +114,7 @@ impl<'a> Evaluation<'a> {
         if select.largest {
             return found.into_iter().max_by_key(|record| (record.lanes.len(), record.wall_ns));
         }
-        let is_quiet = |record: &&RunRecord| conditions::disturbance(record).is_none();
+        let is_quiet = |record: &&RunRecord| !conditions::is_disturbed(record);
         if found.iter().any(is_quiet) {
             found.retain(is_quiet);
         }

@@ -168,7 +168,7 @@ impl Measured {
             if !record.outcome.is_ok() {
                 return None;
             }
-            is_disturbed |= conditions::disturbance(record).is_some();
+            is_disturbed |= conditions::is_disturbed(record);
             let is_emulated = record.engine.emulated || record.workload.flag("simulated");
             let of_this = if is_emulated { Basis::Emulated } else { Basis::Measured };
             basis = basis.max(Some(of_this));
