@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -63,42 +63,14 @@ pub(crate) struct Page {
     values: Arc<Mutex<Values>>,
 }
 
-const DEVICE: &[&str] = &["device"];
-const CHANNEL: &[&str] = &["device", "channel"];
-const STAGE: &[&str] = &["study", "device", "stage"];
-
 /// Names with their labels and meaning; names that end in `_total` are counters. Prometheus owns
 /// the labels `instance` and `job`.
-const METRICS: &[(&str, &[&str], &str)] = &[
-    ("daqmeter_triggers_total", DEVICE, "Triggers that the source issued"),
-    ("daqmeter_vetoed_triggers_total", DEVICE, "Triggers that BUSY stopped"),
-    ("daqmeter_dead_seconds_total", DEVICE, "Time with BUSY"),
-    ("daqmeter_dead_seconds_by_cause_total", &["device", "cause"], "Time with BUSY, by cause"),
-    ("daqmeter_busy", CHANNEL, "1 while the channel asserts BUSY"),
-    ("daqmeter_busy_intervals_total", CHANNEL, "Times that the channel asserted BUSY"),
-    ("daqmeter_busy_seconds_total", CHANNEL, "Time for which the channel asserted BUSY"),
-    ("daqmeter_issued_total", DEVICE, "Items of the ledger, such as triggers x E-links"),
-    ("daqmeter_delivered_total", DEVICE, "Items of the ledger that were delivered"),
-    ("daqmeter_lost_total", &["device", "cause"], "Items that were not delivered, by cause"),
-    ("daqmeter_served_total", &["device", "kind"], "Items that a server took or gave, by kind"),
-    ("daqmeter_ring_bytes", DEVICE, "Bytes in the ring"),
-    ("daqmeter_ring_size_bytes", DEVICE, "Bytes of the ring"),
-    ("daqmeter_bytes_total", DEVICE, "Bytes read"),
-    ("daqmeter_errors_total", DEVICE, "Blocks that were wrong or missing"),
-    ("daqmeter_points_planned", &["run"], "Points that the run will measure"),
-    ("daqmeter_points_total", &["outcome"], "Points measured so far, by outcome"),
-    ("daqmeter_stage_operations", STAGE, "Operations of a stage at its last point, so far"),
-    ("daqmeter_median_seconds", STAGE, "Median time of one operation at the last point"),
-    ("daqmeter_rate_bytes_per_second", STAGE, "Sustained rate: all bytes over all time"),
-    ("daqmeter_limit_fraction", STAGE, "Rate of a stage over its limit"),
-    ("daqmeter_events_total", &["event"], "Events counted so far, by event"),
-    ("daqmeter_event_share", &["event"], "Share of the last interval for which it was counted"),
-    ("daqmeter_event_rate", &["metric"], "Rate or ratio of a group in the last interval"),
-];
+static METRICS: LazyLock<Vec<(&str, Vec<&str>, &str)>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("metrics.json")).expect("tests read it"));
 
 fn written(name: &str, values: &[&str]) -> String {
     let known = METRICS.iter().find(|(known, ..)| *known == name);
-    let labels = known.map_or(DEVICE, |(_, labels, _)| *labels);
+    let labels = known.map_or(&[][..], |(_, labels, _)| labels);
     debug_assert!(known.is_some() && labels.len() == values.len(), "{name} {values:?}");
     let pairs = labels.iter().zip(values);
     let pairs = pairs.map(|(label, value)| format!("{label}=\"{}\"", sanitise::label(value)));
@@ -166,7 +138,7 @@ impl Page {
     pub(crate) fn text(&self) -> String {
         let values = self.values();
         let mut out = String::new();
-        for (name, _, help) in METRICS {
+        for (name, _, help) in METRICS.iter() {
             let family = name.strip_suffix("_total").unwrap_or(name);
             let kind = if family == *name { "gauge" } else { "counter" };
             let mut own = values.iter().filter(|((known, _), _)| known == name).peekable();
@@ -242,7 +214,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), METRICS.len());
         assert!(names.iter().all(|name| is_name(name)));
-        let mut labels = METRICS.iter().flat_map(|(_, labels, _)| *labels);
+        let mut labels = METRICS.iter().flat_map(|(_, labels, _)| labels);
         assert!(labels.all(|label| is_name(label) && !["instance", "job"].contains(label)));
     }
 

@@ -5,6 +5,7 @@
 //! Documentation/arch/x86/resctrl.rst, Documentation/accounting/psi.rst.
 
 use std::iter;
+use std::sync::LazyLock;
 
 use daqmeter_sys::host::Files;
 
@@ -36,24 +37,9 @@ const NET: &str =
 
 /// Source of counters: begin of their names, description, folder of its instances, file of an
 /// instance or folder of files, and unit.
-type CounterSource = (&'static str, &'static str, &'static str, &'static str, &'static str);
-const SOURCES: [CounterSource; 7] = [
-    ("disk", "block devices (/proc/diskstats)", "sys/block", "proc/diskstats", ""),
-    ("net", "networks (/sys/class/net)", "sys/class/net", "sys/class/net/{}/statistics", ""),
-    ("irq", "interrupts (/proc/interrupts)", "", "proc/interrupts", ""),
-    ("vmstat", "virtual memory (/proc/vmstat)", "", "proc/vmstat", ""),
-    ("numa", "NUMA (numastat)", NODES, "sys/devices/system/node/{}/numastat", ""),
-    ("pressure", "pressure (/proc/pressure)", "proc/pressure", "proc/pressure/{}", "us"),
-    (
-        "resctrl",
-        "memory bandwidth monitoring (resctrl)",
-        RESCTRL,
-        "sys/fs/resctrl/mon_data/{}",
-        "B",
-    ),
-];
-const NODES: &str = "sys/devices/system/node";
-const RESCTRL: &str = "sys/fs/resctrl/mon_data";
+type CounterSource = [&'static str; 5];
+static SOURCES: LazyLock<Vec<CounterSource>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("system.json")).expect("tests read it"));
 
 impl SystemCounter {
     pub fn find(files: &Files, name: &str) -> Option<SystemCounter> {
@@ -69,8 +55,8 @@ impl SystemCounter {
             let words = text.lines().filter_map(|line| line.split_whitespace().next());
             words.map(|word| word.trim_end_matches(':').to_owned()).collect()
         };
-        let counters = |(source, about, folder, file, _): CounterSource| {
-            let fields = |of: &str| match source {
+        let counters = |[source, about, folder, file, _]: &CounterSource| {
+            let fields = |of: &str| match *source {
                 "disk" => DISK.iter().map(|(name, ..)| (*name).to_owned()).collect(),
                 "net" => NET.split(' ').map(str::to_owned).collect(),
                 "resctrl" => files.names(&file.replace("{}", of)),
@@ -82,9 +68,9 @@ impl SystemCounter {
                 let fields = fields(of.trim_start_matches('.'));
                 fields.into_iter().map(move |field| format!("{source}{of}.{field}"))
             });
-            (about, names.filter(|name| SystemCounter::find(files, name).is_some()).collect())
+            (*about, names.filter(|name| SystemCounter::find(files, name).is_some()).collect())
         };
-        SOURCES.map(counters).into()
+        SOURCES.iter().map(counters).collect()
     }
 
     pub fn value(&self) -> Option<u64> {
@@ -132,7 +118,7 @@ fn is_counter(field: &str) -> bool {
 
 fn place(files: &Files, name: &str) -> Option<(&'static str, CounterPlace)> {
     let (source, rest) = name.split_once('.')?;
-    let (.., folder, file, unit) = *SOURCES.iter().find(|(known, ..)| *known == source)?;
+    let [.., folder, file, unit] = *SOURCES.iter().find(|[known, ..]| *known == source)?;
     let (of, field) = rest.rsplit_once('.').map_or((None, rest), |(of, field)| (Some(of), field));
     let lines = |unit, paths, name: &str| {
         let name = name.to_owned();

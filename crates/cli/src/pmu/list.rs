@@ -1,7 +1,7 @@
 //! `daqmeter pmu list`.
 
 use clap::Args;
-use daqmeter_pmu::event::{HARDWARE, SOFTWARE};
+use daqmeter_pmu::event::NUMBERED;
 use daqmeter_pmu::groups::Metric;
 use daqmeter_pmu::sysfs::{Alias, tracepoints};
 use daqmeter_pmu::system::SystemCounter;
@@ -114,10 +114,10 @@ fn events(host: &CountedHost, filter: &str) -> String {
     }
     if !host.is_emulated {
         let bare = |names: Vec<String>| names.into_iter().map(|name| (name, String::new()));
-        let software = SOFTWARE.iter().map(|(name, ..)| (*name).to_owned()).collect();
-        sections.push(("software", bare(software).collect()));
-        let hardware = HARDWARE.iter().map(|(name, _)| (*name).to_owned()).collect();
-        sections.push(("hardware, where a PMU of the CPUs is there", bare(hardware).collect()));
+        let numbered = |pmu| bare(NUMBERED[pmu].iter().map(|(name, ..)| name.clone()).collect());
+        sections.push(("software", numbered("software").collect()));
+        let cpu = numbered("cpu").collect();
+        sections.push(("hardware, where a PMU of the CPUs is there", cpu));
         sections.push(("tracepoints", bare(tracepoints(&host.files)).collect()));
         let system = SystemCounter::all(&host.files).into_iter();
         sections.extend(system.map(|(source, names)| (source, bare(names).collect())));

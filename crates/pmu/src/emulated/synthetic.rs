@@ -10,7 +10,7 @@ use daqmeter_sys::perf::Reading;
 
 use crate::event::{OnMesh, PmuEvent};
 use crate::format::FormatField;
-use crate::mesh::nodes::{self, DTC, RNI, XP};
+use crate::mesh::nodes::{self, DTC, XP};
 use crate::mesh::topology;
 use crate::plan::{Driver, plan};
 use crate::source::{Counters, Opener, Refused};
@@ -23,19 +23,6 @@ const EVENTS: &[(&str, &str)] = &[
     ("CMN-650", include_str!("events/cmn650.txt")),
     ("CMN-700", include_str!("events/cmn700.txt")),
     ("CMN-S3", include_str!("events/s3.txt")),
-];
-const FORMATS: &[(&str, &str)] = &[
-    ("type", "config:0-15"),
-    ("eventid", "config:16-26"),
-    ("occupid", "config:27-30"),
-    ("bynodeid", "config:31"),
-    ("nodeid", "config:32-47"),
-    ("wp_dev_sel", "config:48-50"),
-    ("wp_chn_sel", "config:51-55"),
-    ("wp_grp", "config:56-57"),
-    ("wp_exclusive", "config:58"),
-    ("wp_val", "config1:0-63"),
-    ("wp_mask", "config2:0-63"),
 ];
 
 /// Returns the PMU that the driver would show for a mesh: events of the types that it has.
@@ -56,13 +43,13 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
     let of_part =
         EVENTS.iter().find(|(part, _)| *part == mesh.part).map_or("", |(_, events)| *events);
     let events = of_part.lines().filter(|line| !line.starts_with('#')).filter_map(alias).collect();
-    let field = |(name, text): &(&str, &str)| FormatField::parse(name, text);
+    let field = |(name, text): &(String, String)| FormatField::parse(name, text);
     Pmu {
         name: mesh.name.clone(),
         cpus: vec![0],
         mux_interval_ms: Some(4),
         base: mesh.base,
-        formats: FORMATS.iter().filter_map(field).collect(),
+        formats: nodes::CATALOGUE.formats.iter().filter_map(field).collect(),
         events,
         ..Pmu::default()
     }
@@ -113,13 +100,14 @@ impl Synthetic {
         let ports = crosspoints.iter().flat_map(|xp| &xp.ports);
         let channels = ports.filter(|port| port.starts_with("SN-F")).count().max(1);
         let lines = MEMORY_LOAD * CHANNEL_BYTES_PER_S * channels as f64 / 64.0;
+        let memory_share = nodes::share_of(HOMES[0], MEMORY_REQUESTS).unwrap_or(1.0);
         let traffic = |id: &u16| match is_home {
-            true => lines / MEMORY_SHARE / all.len() as f64 * (1.0 + 1e-5 * noise(f64::from(*id))),
+            true => lines / memory_share / all.len() as f64 * (1.0 + 1e-5 * noise(f64::from(*id))),
             false => 10e6 + 40e6 * noise(f64::from(*id) * 7.3),
         };
         let kind = if is_home { HOMES[0] } else { on.type_code };
-        let known = SHARES.iter().find(|(code, event, _)| (*code, *event) == (kind, on.event_id));
-        let share = known.map_or(0.2 * noise(on.event_id as f64), |(.., share)| *share);
+        let known = nodes::share_of(kind, on.event_id);
+        let share = known.unwrap_or(0.2 * noise(on.event_id as f64));
         let part = if on.occup_id == 0 { share } else { share / 2.0 };
         let meant = all.iter().filter(|id| on.node_id.is_none_or(|wanted| wanted == **id));
         (f64::from(on.type_code), part * meant.map(traffic).sum::<f64>())
@@ -133,25 +121,8 @@ const HOMES: [u16; 2] = [0x5, 0x200];
 /// GB/s on the two channels of the N1SDP, as in its document.
 const CHANNEL_BYTES_PER_S: f64 = 25.6e9;
 const MEMORY_LOAD: f64 = 0.6;
-const MEMORY_SHARE: f64 = 0.3;
-
-/// Events as shares of their node's traffic, by type and number (Linux drivers/perf/arm-cmn.c): of
-/// a home node its cache accesses, of a requester its flits of data each way. Others have at most
-/// 0.2.
-const SHARES: &[(u16, u64, f64)] = &[
-    (HOMES[0], 0x1, MEMORY_SHARE), // cache_miss
-    (HOMES[0], 0x2, 1.0),          // slc_sf_cache_access
-    (HOMES[0], 0x4, 0.02),         // pocq_retry
-    (HOMES[0], 0x5, 1.0),          // pocq_reqs_recvd
-    (HOMES[0], 0xc, 0.003),        // mc_retries
-    (HOMES[0], 0xd, MEMORY_SHARE), // mc_reqs
-    (RNI, 0x1, 0.5),               // s0_rdata_beats
-    (RNI, 0x4, 1.0),               // rxdat_flits
-    (RNI, 0x5, 1.0),               // txdat_flits
-    (RNI, 0x6, 1.0),               // txreq_flits_total
-    (RNI, 0x7, 0.01),              // txreq_flits_retried
-    (RNI, 0xc, 0.5),               // s0_wdata_beats
-];
+/// Event of a home node: mc_reqs.
+const MEMORY_REQUESTS: u64 = 0xd;
 
 impl Synthetic {
     fn group(&mut self, group: &[PmuEvent]) -> Result<Group, Refused> {

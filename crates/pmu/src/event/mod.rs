@@ -3,9 +3,10 @@
 
 mod terms;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, TomlText};
 use daqmeter_sys::counters::Attributes;
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
@@ -14,37 +15,14 @@ use terms::{Terms, on_mesh};
 use crate::sysfs::{Pmu, is_of, tracefs, tracepoint};
 use crate::system::SystemCounter;
 
-/// Software events of the kernel: `include/uapi/linux/perf_event.h`, `enum perf_sw_ids`.
-pub const SOFTWARE: &[(&str, u64, &str)] = &[
-    ("cpu-clock", 0, "ns"),
-    ("task-clock", 1, "ns"),
-    ("page-faults", 2, ""),
-    ("faults", 2, ""),
-    ("context-switches", 3, ""),
-    ("cs", 3, ""),
-    ("cpu-migrations", 4, ""),
-    ("migrations", 4, ""),
-    ("minor-faults", 5, ""),
-    ("major-faults", 6, ""),
-    ("alignment-faults", 7, ""),
-    ("emulation-faults", 8, ""),
-    ("bpf-output", 10, ""),
-    ("cgroup-switches", 11, ""),
-];
+/// Name, number and unit of an event.
+type NumberedEvent = (String, u64, String);
 
-/// Generic hardware events, `enum perf_hw_id`.
-pub const HARDWARE: &[(&str, u64)] = &[
-    ("cycles", 0),
-    ("instructions", 1),
-    ("cache-references", 2),
-    ("cache-misses", 3),
-    ("branches", 4),
-    ("branch-misses", 5),
-    ("bus-cycles", 6),
-    ("stalled-cycles-frontend", 7),
-    ("stalled-cycles-backend", 8),
-    ("ref-cycles", 9),
-];
+/// Software events of the kernel and generic ones of the CPU, from `events.toml`, by their PMU.
+pub static NUMBERED: LazyLock<BTreeMap<String, Vec<NumberedEvent>>> = LazyLock::new(|| {
+    let text = TomlText::new("events.toml", include_str!("../../events.toml"));
+    text.parse().expect("ships with the binary and is tested")
+});
 
 const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
@@ -205,11 +183,10 @@ impl EventResolver<'_> {
             let sources = vec![EventCounter::Perf { attributes, cpus: self.online() }];
             Ok(PmuEvent { sources, unit: unit.to_owned(), ..PmuEvent::new(text, pmu) })
         };
-        if let Some((_, config, unit)) = SOFTWARE.iter().find(|(name, ..)| *name == text) {
-            return perf("software", TYPE_SOFTWARE, *config, unit);
-        }
-        if let Some((_, config)) = HARDWARE.iter().find(|(name, _)| *name == text) {
-            return perf("cpu", TYPE_HARDWARE, *config, "");
+        for (pmu, kind) in [("software", TYPE_SOFTWARE), ("cpu", TYPE_HARDWARE)] {
+            if let Some((_, config, unit)) = NUMBERED[pmu].iter().find(|(name, ..)| name == text) {
+                return perf(pmu, kind, *config, unit);
+            }
         }
         // Codes of the CPU's own events, as for perf: r1a8.
         let code = text.strip_prefix('r').map(|code| u64::from_str_radix(code, 16));

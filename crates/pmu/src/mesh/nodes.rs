@@ -8,13 +8,16 @@ use serde::Deserialize;
 /// Content of `parts.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Catalogue {
+pub(crate) struct Catalogue {
     types: Vec<(u16, String)>,
     devices: Vec<(u8, String, Vec<u16>)>,
+    /// Fields of the configuration of an event, with their bits.
+    pub(crate) formats: Vec<(String, String)>,
+    shares: Vec<(u16, u64, f64)>,
     parts: Vec<MeshPart>,
 }
 
-static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
+pub(crate) static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
     let text = TomlText::new("parts.toml", include_str!("../../parts.toml"));
     text.parse().expect("ships with the binary and is tested")
 });
@@ -46,6 +49,12 @@ pub fn counts_as(node: u16, event: u16) -> bool {
 
 pub(crate) fn name_of(code: u16) -> Option<&'static str> {
     CATALOGUE.types.iter().find(|(known, _)| *known == code).map(|(_, name)| &**name)
+}
+
+/// Returns an event's share of the emulated traffic of its node, by the type of that.
+pub(crate) fn share_of(type_code: u16, event_id: u64) -> Option<f64> {
+    let mut shares = CATALOGUE.shares.iter();
+    shares.find(|(code, event, _)| (*code, *event) == (type_code, event_id)).map(|share| share.2)
 }
 
 pub(crate) fn device_names() -> Vec<&'static str> {
@@ -102,7 +111,7 @@ mod tests {
 
     #[test]
     fn types_and_devices_are_unique() {
-        let Catalogue { types, devices, parts } = &*CATALOGUE;
+        let Catalogue { types, devices, parts, .. } = &*CATALOGUE;
         assert_eq!((types.len(), devices.len(), parts.len()), (25, 30, 5));
         for (at, (code, name)) in types.iter().enumerate() {
             assert!(types[at + 1..].iter().all(|(other, label)| other != code && label != name));

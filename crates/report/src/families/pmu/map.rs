@@ -90,42 +90,23 @@ pub fn grid(mesh: &Mesh, heat: Option<&Heat<'_>>) -> String {
     out
 }
 
-/// Kinds of nodes in the order of the table: purpose, and the beginning of the driver's events.
-const KINDS: [(&str, &str, &str); 18] = [
-    ("HN-F", "System-level cache slices (SLC)", "hnf"),
-    ("HN-S", "System-level cache slices (SLC), S3", "hns"),
-    ("RN-D", "I/O requesters with DVM", "rnid"),
-    ("RN-I", "I/O requesters", "rnid"),
-    ("XP", "Crosspoints", "mxp"),
-    ("DTC", "Debug/trace controllers", "dtc_cycles"),
-    ("SBSX", "ACE-Lite slaves", "sbsx"),
-    ("DVM", "Distributed virtual memory", "dn"),
-    ("HN-I", "I/O home nodes", "hni"),
-    ("HN-P", "I/O home nodes, PCIe", "hnp"),
-    ("CXRA", "CCIX gateways", "cxra"),
-    ("CXHA", "CCIX gateways", "cxha"),
-    ("CXLA", "CCIX gateways", ""),
-    ("CCRA", "CXL and CCIX gateways", "ccra"),
-    ("CCHA", "CXL and CCIX gateways", "ccha"),
-    ("CCLA", "CXL and CCIX gateways", "ccla"),
-    ("CCLA-RNI", "CXL and CCIX gateways", "ccla"),
-    ("MTSX", "Memory tag slaves", "mtsx"),
-];
-
 /// Writes the table of nodes as in the document of the N1SDP: grouped by kind, those with a label
 /// of their own first. Kinds from the eighth on are in the order of the mesh.
 pub fn node_table(mesh: &Mesh) -> String {
+    // Kinds of nodes in the order of the table: purpose, and the beginning of the driver's events.
+    let kinds: Vec<[&str; 3]> =
+        serde_json::from_str(include_str!("nodes.json")).expect("tests write a table");
     let crosspoints = mesh.crosspoints.iter().map(|xp| ("XP", "", xp.node_id));
     let nodes = mesh.nodes.iter().map(|node| (&*node.kind, &*node.label, node.node_id));
     let mut all: Vec<(&str, &str, u16)> = crosspoints.chain(nodes).collect();
     all.sort_by_key(|(kind, label, _)| {
-        let rank = KINDS.iter().take(7).position(|(known, ..)| known == kind);
-        let rank = rank.unwrap_or(KINDS.len());
+        let rank = kinds.iter().take(7).position(|[known, ..]| known == kind);
+        let rank = rank.unwrap_or(kinds.len());
         (rank, rank < 4 && label.is_empty())
     });
     let named = all.into_iter().map(|(kind, label, id)| {
-        let known = KINDS.iter().find(|(known, ..)| *known == kind);
-        let (purpose, events) = known.map_or(("", ""), |(_, purpose, events)| (purpose, events));
+        let known = kinds.iter().find(|[known, ..]| *known == kind);
+        let [_, purpose, events] = known.copied().unwrap_or_default();
         ([if label.is_empty() { purpose } else { label }, kind, events], id)
     });
     let cells = in_groups(named).into_iter().map(|([purpose, kind, events], mut ids)| {
