@@ -66,24 +66,23 @@ pub(crate) fn window_columns() -> usize {
     set.filter(|columns| *columns > 0).or_else(of_terminal).unwrap_or(100).max(40)
 }
 
-/// Writes a page. It fails after the work, since the command line was checked before it.
 pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
-    let written = write_with(path, |sink| sink.write_all(text.as_bytes()));
-    written.map_err(|failure| Failure::tool(failure.line()))
+    write_with(path, |sink| sink.write_all(text.as_bytes()))
 }
 
+/// Writes a file. It fails after the work, since the command line was checked before it.
 pub(crate) fn write_with<E: Display>(
     path: &Replaced,
     write: impl FnOnce(&mut Replacement) -> Result<(), E>,
 ) -> Result<(), Failure> {
-    let refused =
-        |error: &dyn Display| Failure::refused(format!("cannot write {}: {error}", path.display()));
+    let failed =
+        |error: &dyn Display| Failure::tool(format!("cannot write {}: {error}", path.display()));
     refuse_records(path)?;
-    let mut sink = Replacement::begin(path).map_err(|error| refused(&error))?;
+    let mut sink = Replacement::begin(path).map_err(|error| failed(&error))?;
     let beside = sink.unfinished().map(Path::to_owned);
     interrupt::writing(beside, || {
-        write(&mut sink).map_err(|error| refused(&error))?;
-        sink.commit().map_err(|error| refused(&error))
+        write(&mut sink).map_err(|error| failed(&error))?;
+        sink.commit().map_err(|error| failed(&error))
     })
 }
 

@@ -1,6 +1,7 @@
 //! `daqmeter report`: a page, a table or data for other tools from recorded runs.
 
 use std::io::Write;
+use std::iter::once;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use daqmeter_report::formats::{FORMATS, Format, FormatWriter, Frames};
 
 use crate::files::{read_study, shown};
 use crate::named::Replaced;
-use crate::output::{Ended, Failure, emit, tell, write_file, write_with};
+use crate::output::{Ended, Failure, emit, tell, write_with};
 use crate::recorder::Columns;
 
 /// Make a page, a table or data for other tools from records.
@@ -67,34 +68,27 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         return Err(format!("--rows is for csv and parquet: {name} has no rows of one kind").into());
     }
     let frames = || frames(arguments, &records);
-    let text = match (writer, output) {
-        (FormatWriter::Text(text), _) => text(&records),
-        (FormatWriter::Both(both), _) => {
+    let mut parts: Box<dyn Iterator<Item = String>> = match writer {
+        FormatWriter::Text(text) => Box::new(once(text(&records))),
+        FormatWriter::Both(both) => {
             let (text, beside) = both(&records);
             emit(&beside)?;
-            text?
+            Box::new(once(text?))
         }
-        (FormatWriter::Rows(text), None) => {
-            let mut parts = frames()?.enumerate().map(|(at, frame)| text(&frame, at == 0));
-            return parts.try_fold(ExitCode::SUCCESS, |_, part| emit(&part));
+        FormatWriter::Rows(text) => {
+            Box::new(frames()?.enumerate().map(|(at, frame)| text(&frame, at == 0)))
         }
-        (FormatWriter::Rows(text), Some(path)) => {
-            let mut parts = frames()?.enumerate().map(|(at, frame)| text(&frame, at == 0));
-            write_with(path, |sink| parts.try_for_each(|part| sink.write_all(part.as_bytes())))?;
-            return wrote(path);
-        }
-        (FormatWriter::Binary(_), None) => {
-            let name = format.name;
-            return Err(format!("{name} goes to a file: name it with --output").into());
-        }
-        (FormatWriter::Binary(write), Some(path)) => {
-            let frames = frames()?;
+        FormatWriter::Binary(write) => {
+            let none = || format!("{} goes to a file: name it with --output", format.name);
+            let (path, frames) = (output.ok_or_else(none)?, frames()?);
             write_with(path, |sink| write(frames, sink))?;
             return wrote(path);
         }
     };
-    let Some(path) = output else { return emit(&text) };
-    write_file(path, &text)?;
+    let Some(path) = output else {
+        return parts.try_fold(ExitCode::SUCCESS, |_, part| emit(&part));
+    };
+    write_with(path, |sink| parts.try_for_each(|part| sink.write_all(part.as_bytes())))?;
     wrote(path)
 }
 
@@ -133,16 +127,16 @@ impl Arguments {
 fn frames<'a>(arguments: &Arguments, records: &'a [RunRecord]) -> Result<Frames<'a>, Failure> {
     const PART_ROWS: usize = 1 << 17;
     let mut frames: Frames<'a> = match arguments.rows {
-        Rows::Stages => Box::new(std::iter::once(stages(records))),
-        Rows::Counters => Box::new(std::iter::once(counters(records))),
-        Rows::Series => Box::new(std::iter::once(series(records))),
+        Rows::Stages => Box::new(once(stages(records))),
+        Rows::Counters => Box::new(once(counters(records))),
+        Rows::Series => Box::new(once(series(records))),
         Rows::Samples => Box::new(sample_parts(records, PART_ROWS)),
     };
     let Some(first) = frames.next().filter(|frame| !frame.is_empty()) else {
         let (files, records, rows) = (shown(&arguments.files), records.len(), arguments.rows);
         return Err(format!("{files}: {records} record(s) without any row of {rows:?}").into());
     };
-    Ok(Box::new(std::iter::once(first).chain(frames)))
+    Ok(Box::new(once(first).chain(frames)))
 }
 
 fn wrote(path: &Replaced) -> Ended {
