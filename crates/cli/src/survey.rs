@@ -14,7 +14,7 @@ use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::rate::undone;
 use daqmeter_report::table::{set_window, wrapped};
-use daqmeter_report::{host_text, screen};
+use daqmeter_report::{host_text, survey_frame};
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
@@ -31,7 +31,7 @@ use crate::run::refuse_refused;
 /// The page is report.html and the records are records.jsonl, or the next free names, such as
 /// report-2.html.
 #[derive(Debug, Args)]
-#[command(after_long_help = include_str!("../help/survey.txt"))]
+#[command(mut_arg("all", all_help), after_long_help = include_str!("../help/survey.txt"))]
 pub(crate) struct Arguments {
     /// Time for the whole survey
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
@@ -39,11 +39,12 @@ pub(crate) struct Arguments {
     /// Seed of the random order
     #[arg(long, value_name = "N", default_value = "1", hide_short_help = true)]
     seed: u64,
-    /// Print all answers and tables below the summary
-    #[arg(long)]
-    tables: bool,
     #[command(flatten)]
     common: Common,
+}
+
+fn all_help(option: clap::Arg) -> clap::Arg {
+    option.alias("tables").help("Print all answers and tables, too, with all rows and columns")
 }
 
 /// Columns of the summary, also of a file or a pipe: it is made to be pasted.
@@ -118,9 +119,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let done = bench.runner.run(plan.points, budget, &[], |event| bench.recorder.follow(event))?;
     limits(&mut bench, for_limits)?;
     counters(&mut bench, budget)?;
-    let disturbed = bench.recorder.disturbed().map(|line| wrapped(&line, 2) + "\n");
-    let disturbed = disturbed.unwrap_or_default();
-    let printed = bench.recorder.end(|records| disturbed + &summary(records, arguments.tables));
+    let disturbed = bench.recorder.disturbed();
+    let printed = bench.recorder.end(|records| survey_frame(records).text(disturbed));
     let records = &bench.recorder.records;
     let written = write_file(&page, &daqmeter_report::page(records));
     if is_shown {
@@ -191,12 +191,6 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
             Ok(())
         }
     }
-}
-
-/// Writes the screen, and with `tables` all answers and tables.
-fn summary(records: &[RunRecord], tables: bool) -> String {
-    let tables = if tables { daqmeter_report::formats::text(records) } else { String::new() };
-    format!("\n{}\n{tables}", screen(records))
 }
 
 /// Writes what was measured, what was left out, and where to read on.

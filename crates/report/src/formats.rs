@@ -61,7 +61,7 @@ const fn format(
 }
 
 /// Writes answers and tables.
-pub fn text(records: &[RunRecord]) -> String {
+pub(crate) fn text(records: &[RunRecord]) -> String {
     let answers = answers_text(records);
     let between = if answers.is_empty() { "" } else { "\n" };
     let mut frame = table::stages(records);

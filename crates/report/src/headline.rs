@@ -8,9 +8,10 @@ use daqmeter_record::units::significant;
 use daqmeter_record::{Ledger, RunRecord};
 
 use crate::families::FAMILIES;
-use crate::family::{Brief, Family};
+use crate::family::Family;
 use crate::groups::in_groups;
 use crate::rate;
+use crate::screen::briefs;
 
 /// Says what disturbed records that were measured on this or another host; `None` without lanes,
 /// since counters of other programs are not disturbed by them.
@@ -30,15 +31,7 @@ pub fn headline(records: &[RunRecord]) -> Option<String> {
         (Some(family), None) => (family.headline)(done),
         _ => None,
     };
-    let briefs = || {
-        let all = FAMILIES.iter().flat_map(|family| family.briefs);
-        let host = all.filter_map(|brief| match brief(done)? {
-            Brief::Host(line) => Some(line),
-            Brief::Change { .. } => None,
-        });
-        let host: Vec<String> = host.collect();
-        (!host.is_empty()).then(|| host.join("; "))
-    };
+    let briefs = || Some(briefs(records).0.join("; ")).filter(|host| !host.is_empty());
     let parts = [said.or_else(briefs), lost(records)];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))

@@ -46,7 +46,7 @@ pub use frame::Frame;
 pub use headline::{disturbed, headline};
 pub use html::{page, page_of};
 pub use rows::rows;
-pub use screen::{host_text, screen};
+pub use screen::{host_text, survey_frame};
 
 #[cfg(test)]
 mod tests;

@@ -4,11 +4,13 @@
 use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{Host, RunRecord};
 
-use crate::aligned::wrapped;
+use crate::aligned::{asks_all, wrapped};
 use crate::families::FAMILIES;
 use crate::families::path::chains;
 use crate::families::path::overview::{PathRow, rows_text};
 use crate::family::Brief;
+use crate::formats::text;
+use crate::frame::Frame;
 use crate::rate;
 
 /// Describes a host in one line: CPU, memory, kernel, virtual machine.
@@ -25,8 +27,13 @@ pub fn host_text(host: &Host) -> String {
     wrapped(&known.join(", "), 2) + "\n"
 }
 
-/// Writes the screen of the records of a survey.
-pub fn screen(records: &[RunRecord]) -> String {
+/// Shows the records of a survey; with `--all` also all answers and tables.
+pub fn survey_frame(records: &[RunRecord]) -> Frame {
+    let all = if asks_all() { text(records) } else { String::new() };
+    Frame::of(format!("\n{}\n{all}", screen(records)), Vec::new())
+}
+
+fn screen(records: &[RunRecord]) -> String {
     let chains = chains(records);
     let rows: Vec<&PathRow> = chains.iter().map(|chain| &chain.row).collect();
     let paths = if rows.is_empty() { String::new() } else { rows_text(&rows) };
@@ -50,9 +57,8 @@ pub fn screen(records: &[RunRecord]) -> String {
     shown.collect::<Vec<_>>().join("\n")
 }
 
-type Change = (String, String);
-
-fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<Change>) {
+/// Returns what this host does, and the changes that pay with their gains.
+pub(crate) fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<(String, String)>) {
     let of_host = rate::of_first_host(records);
     let usable = rate::usable(&of_host);
     let (mut host, mut changes) = (Vec::new(), Vec::new());
