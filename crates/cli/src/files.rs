@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::joined;
 
 use crate::output::{Failure, read_file, tell};
 
@@ -47,8 +48,7 @@ pub(crate) fn read_study(paths: &[PathBuf], text: Option<&str>) -> Result<Vec<Ru
 }
 
 pub(crate) fn shown(paths: &[PathBuf]) -> String {
-    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    names.join(", ")
+    joined(paths.iter().map(|path| path.display().to_string()), ", ").unwrap_or_default()
 }
 
 /// Returns named files, and the regular .jsonl files of named folders in order of their names.

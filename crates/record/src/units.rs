@@ -1,6 +1,7 @@
 //! Numbers with units, as people write and read them. SI factors are powers of 1000 (`MB`), IEC
 //! ones of 1024 (`MiB`).
 
+use std::borrow::Borrow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -168,6 +169,12 @@ pub fn plural(count: u64, noun: &str) -> String {
         _ => format!("{noun}s"),
     };
     format!("{count} {plural}")
+}
+
+/// Joins texts with a mark between them; `None` without any.
+pub fn joined<T: Borrow<str>>(texts: impl IntoIterator<Item = T>, between: &str) -> Option<String> {
+    let texts: Vec<T> = texts.into_iter().collect();
+    (!texts.is_empty()).then(|| texts.join(between))
 }
 
 /// Writes a size for people, in IEC units, exact if possible: `64 KiB`, `1.5 MiB`.

@@ -1,6 +1,7 @@
 //! Results of the records in plain words: the first thing on the page and the last thing in the
 //! terminal.
 
+use daqmeter_record::units::joined;
 use daqmeter_record::{Outcome, RunRecord};
 
 use crate::aligned::wrapped;
@@ -27,9 +28,8 @@ pub fn answers_text(records: &[RunRecord]) -> String {
         format!("{}\n{}\n", wrapped(question, 0), wrapped(&format!("  {answer}"), 2))
     };
     let paths = chains(records).into_iter().map(|chain| chain.text());
-    let others = rate::other_hosts(records).into_iter().collect::<Vec<_>>().join("; ");
-    let note = records.first().filter(|_| !others.is_empty()).map(|first| {
-        let first = first.host.label();
+    let note = joined(rate::other_hosts(records), "; ").map(|others| {
+        let first = records[0].host.label();
         wrapped(&format!("answers are of the host {first}, rows also of {others}"), 0) + "\n"
     });
     let answers = answers(records).into_iter().map(shown);
@@ -43,12 +43,9 @@ fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
     let above_limit = "above the limit by more than the intervals allow";
     let parts = [(failed, "failed"), (above, above_limit)].into_iter();
     let parts = parts.filter(|(points, _)| *points > 0);
-    let words: Vec<String> = parts.map(|(points, what)| format!("{what}: {points}")).collect();
-    (!words.is_empty()).then(|| PlainAnswer {
-        question: "Which measurements are not used in the answers?",
-        answer: words.join("; "),
-        figure: None,
-    })
+    let question = "Which measurements are not used in the answers?";
+    let answer = joined(parts.map(|(points, what)| format!("{what}: {points}")), "; ")?;
+    Some(PlainAnswer { question, answer, figure: None })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::conditions::{Taken, pinned};
-use daqmeter_record::units::significant;
+use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{Ledger, RunRecord};
 
 use crate::families::FAMILIES;
@@ -31,10 +31,8 @@ pub fn headline(records: &[RunRecord]) -> Option<String> {
         (Some(family), None) => (family.headline)(done),
         _ => None,
     };
-    let briefs = || Some(briefs(records).0.join("; ")).filter(|host| !host.is_empty());
-    let parts = [said.or_else(briefs), lost(records)];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join("; "))
+    let briefs = || joined(briefs(records).0, "; ");
+    joined([said.or_else(briefs), lost(records)].into_iter().flatten(), "; ")
 }
 
 /// Tests if a family has a record that is more than a limit or a cost of the tool.
@@ -63,17 +61,15 @@ fn lost(records: &[RunRecord]) -> Option<String> {
     let open = open.map(|ledger| format!("{} {} are not accounted for", ledger.gap(), ledger.unit));
     let losses = units.values().filter(|ledger| ledger.lost() > 0).map(|ledger| {
         let causes = ledger.losses.iter().filter(|(_, count)| **count > 0);
-        let causes: Vec<String> = causes.map(|(cause, count)| format!("{count} {cause}")).collect();
+        let causes = joined(causes.map(|(cause, count)| format!("{count} {cause}")), ", ");
         let percent = significant(ledger.lost() as f64 / ledger.issued.max(1) as f64 * 100.0, 3);
         let (lost, unit) = (ledger.lost(), &ledger.unit);
         let what = if ledger.lost_on_the_way() > 0 { "lost" } else { "not delivered" };
-        format!("{what}: {lost} of {} {unit} ({percent} %): {}", ledger.issued, causes.join(", "))
+        let (issued, causes) = (ledger.issued, causes.unwrap_or_default());
+        format!("{what}: {lost} of {issued} {unit} ({percent} %): {causes}")
     });
-    let all: Vec<String> = undone.chain(open).chain(losses).collect();
-    match all.is_empty() {
-        true => (!units.is_empty()).then(|| "nothing lost".to_owned()),
-        false => Some(all.join("; ")),
-    }
+    let nothing = || (!units.is_empty()).then(|| "nothing lost".to_owned());
+    joined(undone.chain(open).chain(losses), "; ").or_else(nothing)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
+use daqmeter_record::units::{joined, plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, Mesh, RunRecord};
 use minijinja::{Value, context};
 
@@ -274,12 +274,9 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         notes.extend(all.map(|note| format!("{}: {note}", record.study)));
     }
     notes.extend(above_limits(records, families::label));
-    let others = other_hosts(records).into_iter().collect::<Vec<_>>().join("; ");
-    if !others.is_empty() {
-        notes.push(format!(
+    notes.extend(joined(other_hosts(records), "; ").map(|others| format!(
             "figures, answers and the block below are of the first host; the points are also of {others}"
-        ));
-    }
+        )));
     notes.sort();
     notes.dedup();
     first_lines(notes, "notes")

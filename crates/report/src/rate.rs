@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use daqmeter_record::units::significant;
+use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
@@ -99,13 +99,10 @@ pub(crate) fn above_limits(
         1 => name,
         times => format!("{name} {times} times"),
     });
-    let names: Vec<String> = named.collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "above their limits, the best of measurements before and after the run: {}. The answers do not use these runs",
-            names.join(", ")
-        )
-    })
+    let names = joined(named, ", ")?;
+    Some(format!(
+        "above their limits, the best of measurements before and after the run: {names}. The answers do not use these runs"
+    ))
 }
 
 /// Returns the records for answers: done and verified, with no rate above its
@@ -168,25 +165,13 @@ pub(crate) fn ratio(rate: Rate, of: Rate) -> Rate {
     }
 }
 
-/// Writes an interval in a sentence, or that there is none.
-pub(crate) fn interval_or_none(interval: Option<(f64, f64)>, digits: i32) -> String {
-    interval.map_or("too few samples for an interval".to_owned(), |(low, high)| {
-        format!("{} - {}", significant(low, digits), significant(high, digits))
-    })
-}
-
-/// Writes that a value is the best or worst of several: `, the fastest of 3`; empty for one.
-pub(crate) fn of_several(which: &str, count: usize) -> String {
-    match count {
-        0 | 1 => String::new(),
-        _ => format!(", the {which} of {count}"),
-    }
-}
-
 /// Writes a number in a sentence, with its interval: `1.23 (1.20 - 1.26)`.
 pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
     let shown = significant(number.per_s, digits);
-    format!("{shown} ({})", interval_or_none(number.interval, digits))
+    let interval = number.interval.map_or("too few samples for an interval".to_owned(), |ends| {
+        format!("{} - {}", significant(ends.0, digits), significant(ends.1, digits))
+    });
+    format!("{shown} ({interval})")
 }
 
 #[cfg(test)]

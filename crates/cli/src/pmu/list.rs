@@ -7,6 +7,7 @@ use daqmeter_pmu::sysfs::{Alias, tracepoints};
 use daqmeter_pmu::system::SystemCounter;
 use daqmeter_pmu::{CountedHost, MetricGroup, Pmu, discover};
 use daqmeter_record::Mesh;
+use daqmeter_record::units::joined;
 use daqmeter_report::pmu::map;
 use daqmeter_report::table::{paragraphs, plain};
 use daqmeter_sys::host::Files;
@@ -77,13 +78,12 @@ fn meshes(host: &CountedHost, is_json: bool) -> Result<String, Failure> {
 fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let row = |pmu: &&Pmu| {
-        let fields = pmu.formats.iter().map(|format| format.name.as_str()).collect::<Vec<_>>();
-        let cpus: Vec<String> = pmu.cpus.iter().map(u32::to_string).collect();
-        let cpus = if cpus.is_empty() { "each".to_owned() } else { cpus.join(",") };
+        let fields = joined(pmu.formats.iter().map(|format| format.name.as_str()), " ");
+        let cpus = joined(pmu.cpus.iter().map(u32::to_string), ",").unwrap_or("each".to_owned());
         let counts = [pmu.kind.to_string(), pmu.events.len().to_string(), cpus];
         let turn = or_dash(pmu.mux_interval_ms.map(|turn| turn.to_string()));
         let base = or_dash(pmu.base.map(|base| format!("{base:#x}")));
-        let rest = [turn, or_dash(pmu.identifier.clone()), base, fields.join(" ")];
+        let rest = [turn, or_dash(pmu.identifier.clone()), base, fields.unwrap_or_default()];
         [&[pmu.name.clone()][..], &counts, &rest].concat()
     };
     let headings =
@@ -153,10 +153,10 @@ fn metric_lines(metric: &Metric) -> String {
 /// Returns true if there is an interconnect to count, and the names of all PMUs.
 pub(crate) fn summary() -> (bool, String) {
     let pmus = discover(&Files::default());
-    let is_here = |group: &MetricGroup| group.is_of_interconnect() && group.is_there(&pmus);
-    let names: Vec<&str> = pmus.iter().map(|pmu| pmu.name.as_str()).collect();
-    match MetricGroup::shipped().any(|group| is_here(&group)) {
-        true => (true, names.join(", ")),
+    let is_here = |group: MetricGroup| group.is_of_interconnect() && group.is_there(&pmus);
+    let names = joined(pmus.iter().map(|pmu| pmu.name.as_str()), ", ");
+    match MetricGroup::shipped().any(is_here) {
+        true => (true, names.unwrap_or_default()),
         false => (false, "none".to_owned()),
     }
 }

@@ -3,6 +3,7 @@
 use daqmeter_pmu::PmuEvent;
 use daqmeter_pmu::plan::{CountPlan, plan};
 use daqmeter_record::Mesh;
+use daqmeter_record::units::joined;
 use daqmeter_report::table::plain;
 use serde_json::json;
 
@@ -75,12 +76,9 @@ fn text(head: &str, groups: &[Vec<PmuEvent>], plan: &CountPlan) -> String {
     let least = |shares: &[f64]| percent(shares.iter().copied().fold(f64::INFINITY, f64::min));
     let rows = groups.iter().zip(&plan.shares).enumerate().map(|(at, (group, share))| {
         let limits = plan.binding.iter().filter(|(group, _)| *group == at);
-        let limits: Vec<String> = limits.map(|(_, limit)| limit.to_string()).collect();
-        let waits = match limits.as_slice() {
-            [] if *share < 1.0 => "the events before it in the list".to_owned(),
-            limits => limits.join("; "),
-        };
-        vec![name(group), percent(*share), waits]
+        let limits = joined(limits.map(|(_, limit)| limit.to_string()), "; ");
+        let before = if *share < 1.0 { "the events before it in the list" } else { "" };
+        vec![name(group), percent(*share), limits.unwrap_or(before.to_owned())]
     });
     let table = plain(&["event", "share", "waits for"], rows);
     let state = match plan.shares.iter().all(|share| *share >= 1.0) {

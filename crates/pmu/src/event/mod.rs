@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use daqmeter_harness::{Fault, TomlText};
+use daqmeter_record::units::joined;
 use daqmeter_sys::counters::Attributes;
 use daqmeter_sys::host::{Files, parse_cpu_list};
 
@@ -224,9 +225,8 @@ impl EventResolver<'_> {
     fn unknown(&self, text: &str) -> Fault {
         let named = |pmu| named_like(pmu, text).map(|name| format!("{}/{name}/", Pmu::family(pmu)));
         let near: BTreeSet<String> = self.pmus.iter().flat_map(named).collect();
-        let near: Vec<String> = near.into_iter().take(MAX_NAMED).collect();
-        let near =
-            if near.is_empty() { near.concat() } else { format!("; near are {}", near.join(", ")) };
+        let near = joined(near.into_iter().take(MAX_NAMED), ", ");
+        let near = near.map_or(String::new(), |near| format!("; near are {near}"));
         let what = "write PMU/EVENT/, SUBSYSTEM:TRACEPOINT, a software event or a counter of the system such as disk.read_bytes, without a modifier (daqmeter pmu list)";
         wrong(text, &format!(" is not an event: {what}{near}"))
     }
@@ -295,7 +295,7 @@ impl EventResolver<'_> {
         names.sort_by_key(is_far);
         let more = names.len().saturating_sub(MAX_NAMED);
         names.truncate(MAX_NAMED);
-        let mut there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let mut there = joined(names, ", ").unwrap_or("none".to_owned());
         if more > 0 {
             there += &format!(" and {more} more");
         }

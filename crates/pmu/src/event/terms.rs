@@ -1,6 +1,7 @@
 //! The terms of a PMU's event, `hnf_mc_reqs,nodeid=0x24`, as words of its configuration.
 
 use daqmeter_harness::Fault;
+use daqmeter_record::units::joined;
 
 use super::{MAX_NAMED, OnMesh, named_like, wrong};
 use crate::sysfs::{Alias, Pmu, parse_number};
@@ -68,13 +69,10 @@ impl<'a> Terms<'a> {
     }
 
     fn no_term(&self, term: &str) -> Fault {
-        let near: Vec<&str> = named_like(self.pmu, term).take(MAX_NAMED).collect();
-        let hint = if near.is_empty() {
-            let fields = self.pmu.formats.iter().map(|format| format.name.as_str());
-            format!("its fields are {}", fields.collect::<Vec<_>>().join(", "))
-        } else {
-            format!("near are {}", near.join(", "))
-        };
+        let near = joined(named_like(self.pmu, term).take(MAX_NAMED), ", ");
+        let fields = self.pmu.formats.iter().map(|format| format.name.as_str());
+        let fields = || format!("its fields are {}", joined(fields, ", ").unwrap_or_default());
+        let hint = near.map_or_else(fields, |near| format!("near are {near}"));
         let pmu = &self.pmu.name;
         wrong(self.text, &format!(": {pmu} has neither an event nor a field `{term}`; {hint}"))
     }

@@ -4,6 +4,7 @@
 
 use clap::ValueEnum;
 use daqmeter_record::Mesh;
+use daqmeter_record::units::joined;
 
 use crate::event::OnMesh;
 
@@ -78,9 +79,7 @@ impl Driver {
     }
 
     pub fn warning(self, mesh: &Mesh) -> Option<String> {
-        let found = [self.lost_counts(mesh), self.other_crosspoint(mesh)];
-        let found: Vec<String> = found.into_iter().flatten().collect();
-        (!found.is_empty()).then(|| found.join("; "))
+        joined([self.lost_counts(mesh), self.other_crosspoint(mesh)].into_iter().flatten(), "; ")
     }
 
     /// Reports a wrong NodeID on a mesh of two by two. `arm_cmn_xyidbits` takes one bit for each

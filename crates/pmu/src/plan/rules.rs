@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::Mesh;
+use daqmeter_record::units::joined;
 
 use super::driver::{Driver, Filter, filter_of};
 use crate::event::{OnMesh, PmuEvent};
@@ -208,15 +209,11 @@ impl<'a> Rules<'a> {
     }
 
     fn instead_of(&self, wanted: u16, all: &[(u16, EventPlace)]) -> String {
-        let ids: Vec<String> = all.iter().map(|(id, _)| format!("{id:#x}")).collect();
-        let ids = format!("those of the type are {}", ids.join(", "));
+        let ids = joined(all.iter().map(|(id, _)| format!("{id:#x}")), ", ").unwrap_or_default();
         let same_id = self.mesh.nodes.iter().filter(|node| node.node_id == wanted);
-        let others: Vec<&str> = same_id.map(|node| node.kind.as_str()).collect();
-        if others.is_empty() {
-            ids
-        } else {
-            format!("{wanted:#x} is a {}; {ids}", others.join(" and a "))
-        }
+        let others = joined(same_id.map(|node| node.kind.as_str()), " and a ");
+        let is = others.map_or(String::new(), |others| format!("{wanted:#x} is a {others}; "));
+        format!("{is}those of the type are {ids}")
     }
 
     pub(super) fn nothing(&self) -> Taken {

@@ -2,7 +2,7 @@
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::copies::REFERENCES;
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::{joined, show_ns, significant};
 use daqmeter_stats::{Summary, sorted, supported_quantile};
 
 use super::rows::samples;
@@ -112,8 +112,7 @@ pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
             "{test} takes at most {times} times as long beside {name} copies ({copies} B)"
         ))
     };
-    let said: Vec<String> = ["cpu", "dma"].iter().filter_map(|name| beside(name)).collect();
-    (!said.is_empty()).then(|| said.join(", "))
+    joined(["cpu", "dma"].iter().filter_map(|name| beside(name)), ", ")
 }
 
 /// Shows a row for each program and copy, with the slowdown by each neighbour; with `--all` also

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::units::{joined, show_bytes, show_ns, significant};
 use daqmeter_stats::median;
 
 use super::MIB;
@@ -44,8 +44,7 @@ pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
     };
     let sizes = rows.iter().map(|row| row.block_bytes);
     let sizes = BTreeSet::from_iter([sizes.clone().min()?, sizes.max()?]);
-    let sizes: Vec<String> = sizes.into_iter().filter_map(of_size).collect();
-    Some(format!("{first}: {}", sizes.join(", ")))
+    Some(format!("{first}: {}", joined(sizes.into_iter().filter_map(of_size), ", ")?))
 }
 
 fn of_limit(row: &CopyRow<'_>) -> String {

@@ -6,7 +6,7 @@ pub mod classic;
 use std::collections::BTreeSet;
 
 use daqmeter_record::ledger::TRIGGERS;
-use daqmeter_record::units::{plural, show_bytes, significant};
+use daqmeter_record::units::{joined, plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
@@ -47,9 +47,8 @@ fn is_triggered(record: &RunRecord) -> bool {
 
 fn counted(record: &RunRecord) -> Option<String> {
     let names = ["register-reads", "interrupts", "lost-interrupts"];
-    let counts: Vec<String> =
-        names.iter().filter_map(|name| Some(format!("{name} {}", record.counter(name)?))).collect();
-    (!counts.is_empty()).then(|| format!("counted: {}", counts.join(", ")))
+    let counts = names.iter().filter_map(|name| Some(format!("{name} {}", record.counter(name)?)));
+    Some(format!("counted: {}", joined(counts, ", ")?))
 }
 
 fn read_outs(record: &RunRecord) -> impl Iterator<Item = (&str, &Stage)> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
+use daqmeter_record::units::{joined, plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host;
@@ -171,8 +171,7 @@ pub fn asserted_by(counters: &[Counter]) -> String {
     if let more @ 1.. = named.len().saturating_sub(MAX_NAMED) {
         named.splice(MAX_NAMED.., [format!("{more} more")]);
     }
-    let named = named.join(", ");
-    if named.is_empty() { named } else { format!(", asserted only by {named}") }
+    joined(named, ", ").map_or(String::new(), |named| format!(", asserted only by {named}"))
 }
 
 /// Shows chains, with their dead time and latency; with `--all` also the processes of the

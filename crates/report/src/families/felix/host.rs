@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use daqmeter_record::border::sum;
-use daqmeter_record::units::significant;
+use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
 use crate::aligned::{TextColumn, table_without};
@@ -24,17 +24,14 @@ pub(super) fn load(record: &RunRecord) -> String {
         let (name, state) = state.split_once(": ")?;
         state.starts_with("Mitigation").then_some(name)
     });
-    let active: Vec<&str> = active.collect();
+    let active = joined(active, ", ").map(|active| format!("mitigations: {active}"));
     format!(
         "host: {} of {} CPUs busy, {} of them by this program; steal {} %; {}{}",
         significant(cpus(host_ns), 3),
         record.host.logical_cpus,
         significant(cpus(own_ns), 3),
         significant(cpus(host.steal_ns) * 100.0, 2),
-        match active.is_empty() {
-            true => "no CPU mitigation is active".to_owned(),
-            false => format!("mitigations: {}", active.join(", ")),
-        },
+        active.unwrap_or("no CPU mitigation is active".to_owned()),
         record.counter("rings without huge pages").map_or(String::new(), |rings| {
             format!("; {rings} rings in base pages, since too few huge pages are reserved")
         })

@@ -11,7 +11,6 @@ pub use chains::{asserted_by, chains_text, read_out};
 
 use crate::family::{Family, Work};
 use crate::figures::{Mark, Plot};
-use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(chains::ENGINE, Work::Path), ("decode", Work::Cpu)],
@@ -88,9 +87,10 @@ fn answer(records: &[RunRecord]) -> Option<String> {
     let clean: Vec<_> =
         runs.iter().filter(|run| run.is_clean() && is_confirmed(run) == is_searched).collect();
     let best = clean.iter().max_by(|a, b| a.mchunks_per_s().total_cmp(&b.mchunks_per_s()))?;
-    let which = match is_searched {
-        true => ", the maximum rate of the search".to_owned(),
-        false => rate::of_several("fastest", clean.len()),
+    let which = match clean.len() {
+        _ if is_searched => ", the maximum rate of the search".to_owned(),
+        1 => String::new(),
+        count => format!(", the fastest of {count}"),
     };
     Some(format!(
         "{} was read out at {} kHz for {} s without a loss{which}. With 95 % confidence, fewer than {} of the triggers are lost ({} M chunks/s).",

@@ -7,7 +7,7 @@ use daqmeter_record::path::{
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::sanitise::shell_word;
-use daqmeter_record::units::{plural, show_bytes, show_mb_per_s, show_ns, significant};
+use daqmeter_record::units::{joined, plural, show_bytes, show_mb_per_s, show_ns, significant};
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
@@ -97,8 +97,8 @@ fn layouts(run: &PathRun) -> Option<String> {
         let is_shown = at < MAX_LAYOUTS || tried.layout == "pipeline";
         is_shown.then(|| format!("{} MB/s {}", show_mb_per_s(tried.bytes_per_s), tried.layout))
     };
-    let all: Vec<String> = run.tried.iter().enumerate().filter_map(shown).collect();
-    (!all.is_empty()).then(|| format!("in short runs: {}", all.join("; ")))
+    let all = joined(run.tried.iter().enumerate().filter_map(shown), "; ")?;
+    Some(format!("in short runs: {all}"))
 }
 
 pub(super) fn block_ns(run: &PathRun) -> f64 {
@@ -300,7 +300,7 @@ fn hand_over(limit: &PathLimit) -> String {
 fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let mut all: Vec<&Resource> = resources.iter().collect();
     all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
-    let named: Vec<String> = all.iter().take(MAX_USED).map(|one| percent(run, one)).collect();
+    let named = joined(all.iter().take(MAX_USED).map(|one| percent(run, one)), ", ")?;
     let of = match &run.limit {
         None => "",
         Some(limit) if !run.is_paced && differs(limit, run, resources) => {
@@ -308,7 +308,7 @@ fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
         }
         Some(_) => "in this run: ",
     };
-    (!named.is_empty()).then(|| of.to_owned() + &named.join(", "))
+    Some(of.to_owned() + &named)
 }
 
 /// Difference of a share in two runs that is worth a mention.

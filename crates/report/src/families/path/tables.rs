@@ -2,7 +2,7 @@
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{PathQueue, PathRun, PathThread};
-use daqmeter_record::units::{show_ns, significant};
+use daqmeter_record::units::{joined, show_ns, significant};
 
 use crate::aligned::{NO_BREAK, TextColumn, number, table, table_without, wrapped};
 use crate::groups::in_groups;
@@ -54,8 +54,8 @@ fn within(part: &str, threads: &[&PathThread]) -> Option<String> {
         let percent = 100.0 * ns as f64 / busy_ns.max(ns).max(1) as f64;
         format!("{name} {} %", significant(percent, 2))
     };
-    let others: Vec<String> = parts.iter().map(share).collect();
-    (!others.is_empty()).then(|| format!(" {part} works for: {}", others.join(", ")))
+    let others = joined(parts.iter().map(share), ", ")?;
+    Some(format!(" {part} works for: {others}"))
 }
 
 pub(super) fn queues(run: &PathRun) -> String {

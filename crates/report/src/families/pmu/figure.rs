@@ -1,6 +1,7 @@
 //! Counters of the machine over time: the metrics of a group, else its events.
 
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::joined;
 
 use super::end_s;
 use crate::figures::{Axes, Axis, Figure, Mark, drawn};
@@ -31,11 +32,8 @@ pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
         marks => ("MB/s", "Rates computed from counters", marks),
     };
     let caveats = observed.metrics.iter().map(|metric| metric.caveat.as_str());
-    let caveats: Vec<&str> = caveats.filter(|text| !text.is_empty()).collect();
-    let to_know = match caveats.is_empty() {
-        true => String::new(),
-        false => format!(" To know: {}.", caveats.join("; ")),
-    };
+    let caveats = joined(caveats.filter(|text| !text.is_empty()), "; ");
+    let to_know = caveats.map_or(String::new(), |caveats| format!(" To know: {caveats}."));
     let caption = format!("{what}: {}.{to_know}", observed.what);
     let [x, y] = ["time [s]", label].map(Axis::linear);
     let axes = Axes { x, y, ..Axes::default() };

@@ -5,6 +5,7 @@ pub(crate) mod heat;
 pub mod map;
 pub mod tables;
 
+use daqmeter_record::units::joined;
 use daqmeter_record::{Counter, Observations, RunRecord};
 
 pub(crate) use figure::over_time;
@@ -37,18 +38,14 @@ pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     let record = records.iter().find(is_verified)?;
     let pmus = record.workload.text("pmus").ok().filter(|pmus| !pmus.is_empty());
     let failed = record.outcome.reason();
-    let parts: Vec<String> = pmus
+    let parts = pmus
         .map(|pmus| format!("This host has the PMUs {pmus}."))
         .into_iter()
         .chain(record.counters.iter().filter_map(|counter| compared(record, counter)))
         .chain(failed.map(|reason| format!("FAILED: {reason}.")))
-        .chain(record.warnings.iter().map(|warning| format!("{warning}.")))
-        .collect();
-    (!parts.is_empty()).then(|| PlainAnswer {
-        question: "Which counters does this host have, and are they right?",
-        answer: parts.join(" "),
-        figure: None,
-    })
+        .chain(record.warnings.iter().map(|warning| format!("{warning}.")));
+    let question = "Which counters does this host have, and are they right?";
+    Some(PlainAnswer { question, answer: joined(parts, " ")?, figure: None })
 }
 
 /// Returns a counter's share of its load, which is `<counter>, payload`; `None` for the loads
