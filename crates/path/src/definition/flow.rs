@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use daqmeter_harness::{Fault, Problem, Resolved, nearest_of};
 use daqmeter_readout::Scenario;
-use daqmeter_record::written::{ByteSize, Nanos};
+use daqmeter_record::written::ByteSize;
 use daqmeter_sys::net::check_congestion;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -123,24 +123,6 @@ impl Flow {
     }
 }
 
-/// Publishes the pages of a card.
-pub(crate) fn publish(place: &Place, flow: &mut Flow) -> Result<(), Fault> {
-    unless(flow.live.is_some() && flow.unit == PAGES, "kind", BEHIND_CARD)?;
-    place.without_thread()?;
-    (flow.unit, flow.bytes) = (SENT, 0);
-    Ok(())
-}
-
-/// Time for each block of a stage that does not exist yet, in nanoseconds.
-const STAND_IN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
-
-/// Checks a stage that stands for one that does not exist yet.
-pub(crate) fn check_stand_in(time: Nanos, flow: &Flow) -> Result<(), Fault> {
-    flow.without_card()?;
-    let problem = "is out of range; 1 ns to 1 s for each block is wanted";
-    unless(STAND_IN_NS.contains(&time.0), "time", problem)
-}
-
 /// Default of a size.
 pub(crate) fn bytes<const N: usize>() -> ByteSize {
     ByteSize(N)
@@ -155,12 +137,4 @@ pub(crate) fn known_congestion(name: Option<&String>) -> Result<(), Fault> {
 /// Congestion control that differs from the host's own, in a text.
 pub(crate) fn by(congestion: Option<&String>) -> String {
     congestion.map_or_else(String::new, |name| format!(", {name}"))
-}
-
-/// Refuses what is no address of a receiver.
-pub(crate) fn is_address(to: &str) -> Result<(), Fault> {
-    let is_address = to.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
-    });
-    unless(is_address, "to", "a host and a port are wanted, such as \"daq7:5010\"")
 }

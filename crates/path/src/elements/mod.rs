@@ -1,5 +1,6 @@
-//! Elements of paths. Each kind has a file: fields of its table, rules, text, what its work needs,
-//! and what makes it. A new one is its file, and a line in [`SOURCES`], [`STAGES`] or [`SINKS`].
+//! Elements of paths. Each kind has a file, or shares one with its like: fields of its table, rules,
+//! text, what its work needs, and what makes it. A new one is its file, and a line in [`SOURCES`],
+//! [`STAGES`] or [`SINKS`].
 
 pub(crate) mod card;
 mod checksum;
@@ -15,13 +16,11 @@ pub(crate) mod memory;
 mod program;
 mod read;
 pub(crate) mod receiver;
+mod remote;
+mod stand_in;
 mod tcp;
-mod tcp_sink;
 pub(crate) mod to_host;
-mod udp_sink;
 mod unix;
-mod wait;
-mod work;
 mod written;
 
 pub(crate) use tcp::Tcp;
@@ -42,8 +41,8 @@ pub(crate) const STAGES: &[ElementType<dyn StageElement>] = &[
     convert::Converted::TYPE,
     decode::Decoded::TYPE,
     checksum::Checksum::TYPE,
-    work::Worked::TYPE,
-    wait::Waited::TYPE,
+    stand_in::Worked::TYPE,
+    stand_in::Waited::TYPE,
     drop::Dropped::TYPE,
     program::Program::TYPE,
     tcp::Tcp::TYPE,
@@ -55,6 +54,6 @@ pub(crate) const SINKS: &[ElementType<dyn SinkElement>] = &[
     read::ReadOnce::TYPE,
     written::Written::TYPE,
     receiver::CardReceiver::TYPE,
-    tcp_sink::TcpReceiver::TYPE,
-    udp_sink::UdpReceiver::TYPE,
+    remote::TcpReceiver::TYPE,
+    remote::UdpReceiver::TYPE,
 ];

@@ -5,7 +5,9 @@ use daqmeter_harness::Fault;
 use serde::Deserialize;
 
 use crate::cancel::Cuts;
-use crate::definition::flow::{BEHIND_CARD, Flow, Place, by, known_congestion, publish, unless};
+use crate::definition::flow::{
+    BEHIND_CARD, Flow, PAGES, Place, SENT, by, known_congestion, unless,
+};
 use crate::definition::kind::{Facts, StageElement, element_type};
 use crate::external::{self, Connected};
 
@@ -20,8 +22,10 @@ element_type!(Tcp, "tcp", StageElement);
 impl StageElement for Tcp {
     fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         if flow.live.is_some() {
-            unless(self.congestion.is_none(), "kind", BEHIND_CARD)?;
-            publish(place, flow)?;
+            let is_of_card = self.congestion.is_none() && flow.unit == PAGES;
+            unless(is_of_card, "kind", BEHIND_CARD)?;
+            place.without_thread()?;
+            (flow.unit, flow.bytes) = (SENT, 0);
             return Ok(Facts::of("published over tcp"));
         }
         known_congestion(self.congestion.as_ref())?;
