@@ -188,12 +188,12 @@ fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
         let with = Chain::new(folder, "with.toml", &text, seconds);
         let (parts, begin) = (with.path.parts(), Instant::now());
         let explained = explain(|load| with.run(load), &parts, None, |_| begin.elapsed() < BUDGET)?;
-        let (verdict, named) = counts.judge(&explained.answer, |what| case.put.is_limit(what));
+        let (verdict, named) = counts.judge(&explained.limit.found, |what| case.put.is_limit(what));
         println!(
             "{at}: {:?} in {}: {verdict}, named {named} in {} runs",
             case.put,
             with.path.line(),
-            explained.runs
+            explained.limit.runs
         );
     }
     println!("{}", counts.text());
@@ -235,8 +235,8 @@ fn cards(folder: &FilePath, given: &[f64]) -> Result<(), String> {
         let parts = chain.path.parts();
         let explained = explain(|load| chain.run(load), &parts, None, |round| round < rounds)?;
         let is_limit = |what: &What| what.text() == limit;
-        let (verdict, named) = counts.judge(&explained.answer, is_limit);
-        println!("{name}, {bytes} B: {verdict}, named: {named}; {} runs", explained.runs);
+        let (verdict, named) = counts.judge(&explained.limit.found, is_limit);
+        println!("{name}, {bytes} B: {verdict}, named: {named}; {} runs", explained.limit.runs);
     }
     println!("{seconds} s a run, at most {rounds} rounds: {}", counts.text());
     Ok(())

@@ -11,7 +11,7 @@
 //! certain; else there are more rounds.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{Interval, LimitFound, PathOther, PathThread};
+use daqmeter_record::path::{Interval, LimitFound, PathLimit, PathOther, PathThread, PathUsed};
 use daqmeter_record::resources::{Resource, What, resources};
 use daqmeter_stats::{median, trimmed_interval};
 
@@ -156,15 +156,11 @@ pub struct Used {
 pub struct Explanation {
     pub slopes: Vec<Slope>,
     pub resources: Vec<Used>,
-    pub answer: LimitFound,
     pub block_ns: Interval,
     /// Factor by which the rate grows with eight times as many buffers.
     pub more_buffers: Interval,
-    /// The other layout, if there is one.
-    pub other: Option<PathOther>,
-    /// Longest time from one block to the next at the sink in the free runs.
-    pub longest_gap_ns: u64,
-    pub runs: usize,
+    /// The answer, as a record has it; without rates.
+    pub limit: PathLimit,
 }
 
 /// Share of the time per block that is added: smaller ones were lost in the noise of short runs.
@@ -203,10 +199,8 @@ pub fn explain<E>(
     let mut seen = Rounds {
         parts,
         other,
-        in_other: Vec::new(),
         free: vec![first],
-        slowed: parts.iter().map(|_| Vec::new()).collect(),
-        more_buffers: Vec::new(),
+        changed: (0..=parts.len() + usize::from(other.is_some())).map(|_| Vec::new()).collect(),
     };
     for round in 1.. {
         seen.round(&mut run, round as u64)?;
@@ -214,7 +208,7 @@ pub fn explain<E>(
             continue;
         }
         let explained = seen.explained();
-        let is_open = explained.answer == LimitFound::CannotTell;
+        let is_open = explained.limit.found == LimitFound::CannotTell;
         if !(is_open && wants_more(round)) {
             return Ok(explained);
         }
@@ -232,14 +226,10 @@ struct Changed {
 
 struct Rounds<'a> {
     parts: &'a [PathPart],
-    free: Vec<Seen>,
-    /// Runs of each part slowed, by round.
-    slowed: Vec<Vec<Changed>>,
-    /// Runs with more buffers, by round.
-    more_buffers: Vec<Changed>,
     other: Option<&'a str>,
-    /// Runs in the other layout, by round.
-    in_other: Vec<Changed>,
+    free: Vec<Seen>,
+    /// Runs of each part slowed, then those with more buffers and in the other layout, by round.
+    changed: Vec<Vec<Changed>>,
 }
 
 impl Rounds<'_> {
@@ -250,8 +240,8 @@ impl Rounds<'_> {
     ) -> Result<(), E> {
         let slowed = (0..self.parts.len()).map(|element| PathLoad::Slowed { element, ns: 0.0 });
         let other = self.other.map(|_| PathLoad::Other);
-        let loads = slowed.chain([PathLoad::Buffers]).chain(other).collect();
-        for (_, mut load) in daqmeter_harness::ordered(loads, seed) {
+        let loads = slowed.chain([PathLoad::Buffers]).chain(other).enumerate().collect();
+        for (_, (at, mut load)) in daqmeter_harness::ordered(loads, seed) {
             let added_ns = SHARE * self.present_ns();
             if let PathLoad::Slowed { element, ns } = &mut load {
                 // Threads that share the blocks share the work, too.
@@ -259,11 +249,7 @@ impl Rounds<'_> {
             }
             let changed = Changed { before: self.free.len() - 1, seen: run(load)?, added_ns };
             self.free.push(run(PathLoad::Free)?);
-            match load {
-                PathLoad::Slowed { element, .. } => self.slowed[element].push(changed),
-                PathLoad::Other => self.in_other.push(changed),
-                PathLoad::Buffers | PathLoad::Free => self.more_buffers.push(changed),
-            }
+            self.changed[at].push(changed);
         }
         Ok(())
     }
@@ -296,12 +282,16 @@ impl Rounds<'_> {
             f64::midpoint(time(&self.free[at]), time(&self.free[at + 1]))
         };
         let slope = |changed: &Changed| (time(&changed.seen) - beside(changed)) / changed.added_ns;
-        let slopes = self.slowed.iter().map(|all| all.iter().map(slope).collect());
+        let (slowed, others) = self.changed.split_at(self.parts.len());
+        let slopes = slowed.iter().map(|all| all.iter().map(slope).collect());
         let gain = |changed: &Changed| beside(changed) / time(&changed.seen);
-        (
-            slopes.collect(),
-            [&self.more_buffers, &self.in_other].map(|all| all.iter().map(gain).collect()),
-        )
+        let gains = |at| others.get(at).into_iter().flatten().map(gain).collect();
+        (slopes.collect(), [0, 1].map(gains))
+    }
+
+    /// Runs in the other layout.
+    fn in_other(&self) -> &[Changed] {
+        self.changed.get(self.parts.len() + 1).map_or(&[], Vec::as_slice)
     }
 
     fn explained(&self) -> Explanation {
@@ -313,7 +303,7 @@ impl Rounds<'_> {
         let (slopes, gains) = self.effects();
         let [more_buffers, faster] = gains.map(|gains| interval(&gains, CONFIDENCE));
         let other = self.other.map(|layout| self.beside(layout, faster));
-        let answer = match &other {
+        let found = match &other {
             Some(other) if faster.mean > MIN_GAIN && self.leaves_time() => {
                 let is_placed = self.free.iter().all(|seen| seen.is_pinned)
                     && other.waits_for_cpu > MIN_WAIT.max(other.ns / self.present_ns());
@@ -326,22 +316,32 @@ impl Rounds<'_> {
             }
             _ => self.answer(&slopes, &resources, more_buffers),
         };
-        Explanation {
-            slopes: self.parts.iter().zip(&slopes).map(slope).collect(),
-            block_ns: each(&self.free, |seen| seen.block_ns),
+        let is_limit = |used: &&Used| found == LimitFound::Limit(used.what.clone());
+        let used = resources.iter().find(is_limit).map(|own| PathUsed {
+            works: own.used,
+            waits_for_cpu: own.occupied.mean - own.used.mean,
+        });
+        let is_buffers = found == LimitFound::Limit(What::Buffers);
+        let runs = self.free.len() + self.changed.iter().map(Vec::len).sum::<usize>();
+        let limit = PathLimit {
+            runs: runs as u64,
+            used,
+            gain: is_buffers.then_some(more_buffers),
             longest_gap_ns: self.free.iter().map(|seen| seen.longest_gap_ns).max().unwrap_or(0),
-            runs: self.free.len() + (self.parts.len() + 1) * self.more_buffers.len(),
-            more_buffers,
-            resources,
-            answer,
+            found,
             other,
-        }
+            carries_bytes_per_s: 0.0,
+            rate_bytes_per_s: None,
+        };
+        let slopes = self.parts.iter().zip(&slopes).map(slope).collect();
+        let block_ns = each(&self.free, |seen| seen.block_ns);
+        Explanation { slopes, resources, block_ns, more_buffers, limit }
     }
 
     /// CPU time of a block beyond that in the other layout.
     fn beside(&self, layout: &str, gain: Interval) -> PathOther {
         let free = |of: fn(&Seen) -> f64| middle(self.free.iter().map(of));
-        let other_ns = middle(self.in_other.iter().map(|other| other.seen.cpu_ns));
+        let other_ns = middle(self.in_other().iter().map(|other| other.seen.cpu_ns));
         let ns = (free(|seen| seen.cpu_ns) - other_ns).max(0.0);
         let wake_ns = free(|seen| seen.wait_cpu_ns);
         let ghz = self.free.iter().find_map(|seen| seen.clock_ghz);
@@ -365,7 +365,7 @@ impl Rounds<'_> {
                 parts.map(|(at, part)| work_ns(&other.seen, at) / part.threads.max(1) as f64);
             part.fold(other.seen.cpu_ns / self.free[0].cpus.max(1.0), f64::max)
         };
-        middle(self.in_other.iter().map(most_ns)) < MIN_USED * self.present_ns()
+        middle(self.in_other().iter().map(most_ns)) < MIN_USED * self.present_ns()
     }
 
     /// Tests if other programs keep the threads from CPUs: these wait for one, and use little of
@@ -504,7 +504,7 @@ impl Rounds<'_> {
 
     /// Interval of a value of each round, as sure as an answer.
     fn of_rounds(&self, value: impl Fn(usize) -> f64) -> Interval {
-        let rounds: Vec<f64> = (0..self.more_buffers.len()).map(value).collect();
+        let rounds: Vec<f64> = (0..self.changed[0].len()).map(value).collect();
         interval(&rounds, CERTAINTY)
     }
 }
@@ -598,7 +598,7 @@ mod tests {
         }
 
         fn answer(self) -> LimitFound {
-            self.explained(8).answer
+            self.explained(8).limit.found
         }
 
         fn resources(&self, needs: &[f64]) -> Vec<Resource> {
@@ -672,7 +672,7 @@ mod tests {
             let mut system = Simulated::new(&needs, 0.01);
             system.drift = 0.001;
             let explained = system.explained(8);
-            assert_eq!(explained.answer, limit(slow), "{explained:?}");
+            assert_eq!(explained.limit.found, limit(slow), "{explained:?}");
             let slope = explained.slopes[slow].slope;
             assert!(slope.low < 1.0 && 1.0 < slope.high + 0.1, "{slope:?}");
         }
@@ -683,7 +683,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002);
         system.clocks_ghz = vec![1.0, 1.05, 1.17];
         let explained = system.explained(MIN_ROUNDS);
-        assert_eq!(explained.answer, limit(1));
+        assert_eq!(explained.limit.found, limit(1));
         assert!(explained.slopes[0].slope.high < 0.1, "{:?}", explained.slopes);
         let cycles = explained.resources[1].least_cycles.unwrap();
         assert!((cycles / 1600.0 - 1.0).abs() < 0.01, "{cycles}");
@@ -695,7 +695,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002);
         system.hides_clock = true;
         let explained = system.explained(8);
-        assert_eq!(explained.answer, limit(1));
+        assert_eq!(explained.limit.found, limit(1));
         let cycles = explained.resources[1].least_cycles.unwrap();
         assert!((cycles / 1600.0 - 1.0).abs() < 0.01, "{cycles}");
     }
@@ -731,8 +731,8 @@ mod tests {
             ..Simulated::new(needs, 0.005)
         };
         let explained = system(&[1000.0; 3], 3200.0, 0.0).explained(8);
-        assert_eq!(explained.answer, LimitFound::Limit(What::HandOver));
-        let hand_over = explained.other.unwrap();
+        assert_eq!(explained.limit.found, LimitFound::Limit(What::HandOver));
+        let hand_over = explained.limit.other.unwrap();
         let gain = hand_over.gain;
         assert!((gain.mean / (3200.0 / 1500.0) - 1.0).abs() < 0.02, "{gain:?}");
         // Half of 3000 ns, of which a quarter waits.
@@ -745,7 +745,7 @@ mod tests {
         assert_eq!(held_up.answer(), LimitFound::CannotTell);
         // A part that is always at work is the limit, however much faster two of it are.
         let explained = system(&[1000.0, 2900.0, 1000.0], 0.0, 0.0).explained(8);
-        assert!(explained.answer == limit(1) && explained.other.unwrap().gain.low > 1.1);
+        assert!(explained.limit.found == limit(1) && explained.limit.other.unwrap().gain.low > 1.1);
     }
 
     #[test]
@@ -753,7 +753,7 @@ mod tests {
         let mut system = Simulated::new(&[1000.0; 4], 0.005);
         system.cpus = Some(2.0);
         let explained = system.explained(8);
-        assert_eq!(explained.answer, LimitFound::Limit(What::AllCpus), "{explained:?}");
+        assert_eq!(explained.limit.found, LimitFound::Limit(What::AllCpus), "{explained:?}");
     }
 
     /// `memory` and `tcp out` on CPU 0, `tcp in` and `read` on CPU 1, in blocks of 1 KiB: measured
@@ -786,8 +786,8 @@ mod tests {
                 })
             };
             let Ok(explained) = explain(run, &parts, None, |round| round < 12);
-            assert_eq!(explained.longest_gap_ns, 7);
-            explained.answer
+            assert_eq!(explained.limit.longest_gap_ns, 7);
+            explained.limit.found
         };
         assert_eq!(named([0.2, 2.1, 0.46], 0.997), LimitFound::Limit(What::Cpu(0)));
         // One that spins is full, too, but nothing follows it.
@@ -799,8 +799,8 @@ mod tests {
     fn noise_is_answered_with_more_rounds_and_a_clear_limit_with_few() {
         let noisy = Simulated::new(&[1000.0, 1600.0, 1200.0], 0.1).explained(60);
         let clear = Simulated::new(&[1000.0, 1600.0, 900.0], 0.002).explained(40);
-        assert_eq!((&noisy.answer, &clear.answer), (&limit(1), &limit(1)));
-        assert!(noisy.runs > clear.runs, "{} {}", noisy.runs, clear.runs);
+        assert_eq!((&noisy.limit.found, &clear.limit.found), (&limit(1), &limit(1)));
+        assert!(noisy.limit.runs > clear.limit.runs, "{} {}", noisy.limit.runs, clear.limit.runs);
     }
 
     #[test]
@@ -813,7 +813,7 @@ mod tests {
             needs[slow] = 1100.0 + 500.0 * random.uniform();
             let mut system = Simulated::new(&needs, 0.05);
             system.random = Random::new(seed as u64);
-            match system.explained(12).answer {
+            match system.explained(12).limit.found {
                 found if found == limit(slow) => right += 1,
                 LimitFound::CannotTell => {}
                 _ => wrong += 1,

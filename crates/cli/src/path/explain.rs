@@ -7,8 +7,7 @@ use daqmeter_harness::{CpuList, Request, StepPlan, guarded};
 use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
 use daqmeter_path::{Layout, Path, PathRequest};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::{LimitFound, PathLimit, PathUsed};
-use daqmeter_record::resources::What;
+use daqmeter_record::path::PathLimit;
 use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
@@ -193,25 +192,13 @@ fn proved(
     let mut record = bench.runner.measured(&request.job()?, &settings)?;
     if let Some(run) = &mut record.sections.path {
         let block_bytes = run.payload_bytes as f64 / run.blocks.max(1) as f64;
-        let is_buffers = explained.answer == LimitFound::Limit(What::Buffers);
         run.limit = Some(PathLimit {
-            runs: explained.runs as u64,
-            used: used(explained),
-            gain: is_buffers.then_some(explained.more_buffers),
-            other: explained.other.clone(),
-            found: explained.answer.clone(),
-            longest_gap_ns: explained.longest_gap_ns,
             carries_bytes_per_s: block_bytes / explained.block_ns.mean * 1e9,
             rate_bytes_per_s: path.own_bytes_per_s(),
+            ..explained.limit.clone()
         });
     }
     Ok(record)
-}
-
-fn used(explained: &Explanation) -> Option<PathUsed> {
-    let is_limit = |used: &&Used| explained.answer == LimitFound::Limit(used.what.clone());
-    let own = explained.resources.iter().find(is_limit)?;
-    Some(PathUsed { works: own.used, waits_for_cpu: own.occupied.mean - own.used.mean })
 }
 
 fn tables(explained: &Explanation, block_bytes: f64) -> (String, String) {
@@ -231,7 +218,7 @@ fn tables(explained: &Explanation, block_bytes: f64) -> (String, String) {
     };
     let headings = ["part", "slope", "interval"];
     let slopes = numbers_from(1, &headings, explained.slopes.iter().map(slope));
-    let (rate, runs) = (rate(explained.block_ns.mean), explained.runs);
+    let (rate, runs) = (rate(explained.block_ns.mean), explained.limit.runs);
     let faster = significant(explained.more_buffers.mean, 3);
     let last = format!(
         "rate: {rate} MB/s; with eight times as many buffers {faster} times that; {runs} runs"
