@@ -54,7 +54,7 @@ impl Scenario {
             return Err(wrong("card.block", what));
         }
         for (field, value, allowed, show) in self.numbers() {
-            if !allowed.contains(&value) {
+            if let Some(value) = value.filter(|value| !allowed.contains(value)) {
                 let [value, least, greatest] = [value, *allowed.start(), *allowed.end()].map(show);
                 return Err(wrong(field, format!("{value}; {least} to {greatest}")));
             }
@@ -65,7 +65,7 @@ impl Scenario {
 
     /// Every whole number with its bounds. Those of one field may depend on another that was
     /// checked before it.
-    fn numbers(&self) -> Vec<(&'static str, u64, RangeInclusive<u64>, Show)> {
+    fn numbers(&self) -> [(&'static str, Option<u64>, RangeInclusive<u64>, Show); 17] {
         let (bytes, count): (Show, Show) = (show_bytes, |count| count.to_string());
         let (time, rate): (Show, Show) =
             (|ns| show_ns(ns as f64), |bytes| format!("{}/s", show_bytes(bytes)));
@@ -73,34 +73,26 @@ impl Scenario {
         let [ring, block] = [card.ring.0 as u64, card.block.0 as u64];
         let gap = 0..=(ring / 2).saturating_sub(1);
         let in_ring = 0..=ring.saturating_sub(1);
-        let mut numbers = vec![
-            ("card.devices", card.devices.into(), 1..=64, count),
-            ("card.channels", card.channels.into(), 1..=8, count),
-            ("card.links", card.links.into(), 1..=24, count),
-            ("card.payload", card.payload.0 as u64, 1..=MAX_PAYLOAD_BYTES as u64, bytes),
-            ("card.ring", ring, 64 * block..=MAX_RING_BYTES, bytes),
-            ("card.pointer_gap", self.pointer_gap() as u64, gap, bytes),
-            ("card.fifo", card.fifo.0 as u64, 4 * block..=MAX_FIFO_BYTES, bytes),
-            ("reader.poll", reader.poll.0, 0..=MAX_POLL_NS, time),
-            ("reader.page", reader.page.0 as u64, 4096..=2 << 20, bytes),
-            ("reader.pages", reader.pages as u64, 2..=4096, count),
-            ("reader.timeout", reader.timeout.0, 0..=1_000_000_000, time),
-            ("publish.dead_after", publish.dead_after.0, 100_000_000..=HOUR_NS, time),
-            ("publish.max_subscribers", publish.max_subscribers as u64, 1..=256, count),
-        ];
         let of = |size: Option<ByteSize>| size.map(|size| size.0 as u64);
-        let optional = [
+        [
+            ("card.devices", Some(card.devices.into()), 1..=64, count),
+            ("card.channels", Some(card.channels.into()), 1..=8, count),
+            ("card.links", Some(card.links.into()), 1..=24, count),
+            ("card.payload", of(Some(card.payload)), 1..=MAX_PAYLOAD_BYTES as u64, bytes),
+            ("card.ring", Some(ring), 64 * block..=MAX_RING_BYTES, bytes),
+            ("card.pointer_gap", Some(self.pointer_gap() as u64), gap, bytes),
+            ("card.fifo", of(Some(card.fifo)), 4 * block..=MAX_FIFO_BYTES, bytes),
+            ("reader.poll", Some(reader.poll.0), 0..=MAX_POLL_NS, time),
+            ("reader.page", of(Some(reader.page)), 4096..=2 << 20, bytes),
+            ("reader.pages", Some(reader.pages as u64), 2..=4096, count),
+            ("reader.timeout", Some(reader.timeout.0), 0..=1_000_000_000, time),
+            ("publish.dead_after", Some(publish.dead_after.0), 100_000_000..=HOUR_NS, time),
+            ("publish.max_subscribers", Some(publish.max_subscribers as u64), 1..=256, count),
             ("card.dma_rate", of(card.dma_rate), DMA_BYTES_PER_S, rate),
             ("busy.assert_below", of(busy.assert_below), in_ring.clone(), bytes),
             ("busy.release_above", of(busy.release_above), in_ring, bytes),
             ("card.timeout", card.timeout.map(|timeout| timeout.0), 1_000..=HOUR_NS, time),
-        ];
-        numbers.extend(
-            optional
-                .into_iter()
-                .filter_map(|(field, value, allowed, show)| Some((field, value?, allowed, show))),
-        );
-        numbers
+        ]
     }
 
     /// Checks the other rules, for numbers within their bounds.
