@@ -237,9 +237,7 @@ impl Receiver {
                     worked |= took;
                     self.publishers[at].inlet = (!ended).then_some(inlet);
                 }
-                Err(TransportError::Refused { address, why }) => {
-                    self.report.refused.push(format!("{address} refuses: {why}"));
-                }
+                Err(TransportError::Refused(why)) => self.report.refused.push(why),
                 Err(error) => {
                     self.report.lost += 1;
                     self.notes.push(error.to_string());

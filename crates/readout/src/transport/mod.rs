@@ -17,8 +17,9 @@ pub(crate) use self::tcp::{publish, subscribe};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    #[error("{address} refuses: {why}")]
-    Refused { address: String, why: String },
+    /// The publisher refuses.
+    #[error("{0}")]
+    Refused(String),
     #[error("{0}")]
     Other(String),
 }

@@ -230,8 +230,8 @@ impl PageInlet for TcpInlet {
     fn receive(&mut self, wait: Duration) -> Result<Option<(FelixFrame, &[u8])>, TransportError> {
         match self.frames.receive(wait, &|| false) {
             Ok(Some((FelixFrame { kind: FrameKind::Refused, .. }, body))) => {
-                let why = String::from_utf8_lossy(body).into_owned();
-                Err(TransportError::Refused { address: self.address.clone(), why })
+                let why = String::from_utf8_lossy(body);
+                Err(TransportError::Refused(format!("{} refuses: {why}", self.address)))
             }
             received => received.map_err(|error| lost(&self.address, &error)),
         }
