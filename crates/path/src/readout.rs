@@ -4,12 +4,13 @@
 pub(crate) mod card;
 pub(crate) mod request;
 
-use daqmeter_harness::{Availability, Fault, Job, LimitSpec, Problem, Request, StageSpec, Tally};
+use daqmeter_harness::{Availability, Fault, Job, Problem, Request, StageSpec, Tally};
+use daqmeter_readout::accounts::of_all;
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::chain::filling_of;
+use daqmeter_readout::decode::read_limit;
 use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units::whole;
-use daqmeter_record::{Ledger, Workload};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::scheduler::MigrationCost;
 
@@ -95,16 +96,7 @@ fn stage(request: &ReadoutRequest, scenario: &Scenario) -> StageSpec {
     let mut stage = StageSpec::new("read-out", bytes, bytes);
     stage.once = true;
     if !request.probe {
-        let ring_bytes = scenario.card.ring.0 as u64;
-        stage.limit = Some(LimitSpec::Measured {
-            name: format!("memory read at {ring_bytes} B"),
-            how: "the ring's bytes read once, in order, with no arithmetic".to_owned(),
-            workload: Workload::new("memory")
-                .with("read_bytes", ring_bytes)
-                .with("read_lines", 1_u64)
-                .with("write_lines", 0_u64),
-            scale: 1.0,
-        });
+        stage.limit = Some(read_limit(scenario.card.ring.0 as u64, "ring's"));
     }
     stage
 }
@@ -117,11 +109,7 @@ fn tally(read_out: &ReadOut, results: &CardResults, at: usize) -> Tally {
     };
     let (mut tally, each) = read_out.tally(results, at);
     tally.warnings.splice(..0, fault);
-    let mut all = Ledger::new("triggers x E-links");
-    for (_, ledger) in each {
-        all.add(&Ledger { unit: all.unit.clone(), ..ledger });
-    }
-    tally.ledgers.push(all);
+    tally.ledgers.push(of_all(&each));
     if read_out.lanes > 1 {
         tally.series.push(filling_of(&read_out.scenario, at, own));
     }

@@ -76,6 +76,19 @@ fn open(request: &DecodeRequest, scenario: &Scenario) -> Result<Vec<Box<dyn Sess
     Ok(vec![Box::new(session)])
 }
 
+/// Limit of a stage that reads these bytes once.
+pub fn read_limit(bytes: u64, whose: &str) -> LimitSpec {
+    LimitSpec::Measured {
+        name: format!("memory read at {bytes} B"),
+        how: format!("the {whose} bytes read once, in order, with no arithmetic"),
+        workload: Workload::new("memory")
+            .with("read_bytes", bytes)
+            .with("read_lines", 1_u64)
+            .with("write_lines", 0_u64),
+        scale: 1.0,
+    }
+}
+
 struct DecodeSession {
     scenario: Scenario,
     format: BlockFormat,
@@ -128,15 +141,7 @@ impl Session for DecodeSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let limit = Some(LimitSpec::Measured {
-            name: format!("memory read at {} B", self.bytes),
-            how: "the blocks' bytes read once, in order, with no arithmetic".to_owned(),
-            workload: Workload::new("memory")
-                .with("read_bytes", self.bytes)
-                .with("read_lines", 1_u64)
-                .with("write_lines", 0_u64),
-            scale: 1.0,
-        });
+        let limit = Some(read_limit(self.bytes, "blocks'"));
         let name = format!("decode {}", self.scenario.name);
         vec![StageSpec { limit, ..StageSpec::new(name, self.bytes, self.bytes) }]
     }
