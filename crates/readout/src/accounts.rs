@@ -13,7 +13,6 @@ pub struct CardElink {
     /// Triggers for which the emulator made no fragment.
     pub deficit: u64,
     /// Triggers for which the link sent nothing, as XOFF told it.
-    #[serde(default)]
     pub xoff: u64,
     /// Fragments that found no room in the FIFO at all.
     pub fifo_lost: u64,
@@ -45,34 +44,31 @@ impl CardElink {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardAccount {
     pub issued: u64,
-    pub vetoed_dma: u64,
-    pub vetoed_fifo: u64,
-    #[serde(default)]
-    pub vetoed_outside: u64,
+    /// Triggers that BUSY stopped, by its causes in the order of [`STOPPED`].
+    pub vetoed: [u64; 3],
     pub elinks: Vec<CardElink>,
 }
 
 impl CardAccount {
     /// Ledger of all E-links up to the ring.
     pub fn ledger(&self) -> Ledger {
-        let issued = self.issued * self.elinks.len() as u64;
-        let delivered = self.elinks.iter().map(|elink| elink.chunks - elink.truncated).sum();
-        let mut ledger = Ledger { issued, delivered, ..Ledger::new("triggers") };
+        let mut ledger = Ledger::new("triggers");
         for elink in &self.elinks {
-            self.losses(elink).into_iter().for_each(|(name, count)| ledger.lose(name, count));
+            ledger.issued += self.issued;
+            ledger.delivered += elink.chunks - elink.truncated;
+            self.losses(elink).for_each(|(name, count)| ledger.lose(name, count));
             ledger.lose(FIFO, elink.truncated);
         }
         ledger
     }
 
-    fn losses(&self, at: &CardElink) -> [(&'static str, u64); 5] {
-        [
-            (STOPPED[0], self.vetoed_dma),
-            (STOPPED[1], self.vetoed_fifo),
-            (NOT_GIVEN, at.deficit),
-            (FIFO, at.fifo_lost),
-            (INJECTED, at.fault_lost),
-        ]
+    /// Losses up to the ring. Those by BUSY from outside and by XOFF are rare.
+    fn losses(&self, at: &CardElink) -> impl Iterator<Item = (&'static str, u64)> {
+        let [dma, fifo, outside] = self.vetoed;
+        let own = [(NOT_GIVEN, at.deficit), (FIFO, at.fifo_lost), (INJECTED, at.fault_lost)];
+        let stopped = STOPPED.into_iter().zip([dma, fifo, outside, at.xoff]);
+        let is_named = |(name, count): &(&str, u64)| *count > 0 || STOPPED[..2].contains(name);
+        stopped.filter(is_named).chain(own)
     }
 }
 
@@ -223,6 +219,15 @@ impl FinalAccount {
     }
 }
 
+/// Ledger of all E-links together.
+pub fn of_all(ledgers: &[(u64, Ledger)]) -> Ledger {
+    let mut all = Ledger::new("triggers x E-links");
+    for (_, ledger) in ledgers {
+        all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });
+    }
+    all
+}
+
 pub const FLAGGED: &str = NOT_LOST[1];
 /// Chunks that injected faults flagged.
 const FLAGGED_AT_SOURCE: &str = NOT_LOST[2];
@@ -266,12 +271,10 @@ pub fn ledger(card: &CardAccount, at: &CardElink, reader: &ReaderElink) -> Ledge
         ("dropped by reader", reader.dropped),
         ("network", reader.network_lost),
     ];
-    for (name, count) in card.losses(at).into_iter().chain(of_reader) {
-        ledger.lose(name, count);
-    }
-    let marked = [(cut, reader.delivered_truncated), (flagged, reader.delivered_flagged)];
-    let rare = [(STOPPED[2], card.vetoed_outside), (STOPPED[3], at.xoff), (LEFT, left)];
-    for (name, count) in marked.into_iter().chain(rare).filter(|(_, count)| *count > 0) {
+    let (truncated, marked) = (reader.delivered_truncated, reader.delivered_flagged);
+    let rare = [(cut, truncated), (flagged, marked), (LEFT, left)];
+    let rare = rare.into_iter().filter(|(_, count)| *count > 0);
+    for (name, count) in card.losses(at).chain(of_reader).chain(rare) {
         ledger.lose(name, count);
     }
     ledger
@@ -320,13 +323,7 @@ mod tests {
             chunks: 85,
             ..CardElink::default()
         };
-        let card = CardAccount {
-            issued: 100,
-            vetoed_dma: 4,
-            vetoed_fifo: 1,
-            vetoed_outside: 0,
-            elinks: vec![at],
-        };
+        let card = CardAccount { issued: 100, vetoed: [4, 1, 0], elinks: vec![at] };
         let reader = ReaderElink {
             chunks: 80,
             offered: 80,

@@ -11,7 +11,6 @@ use daqmeter_record::units::{show_ns, significant};
 use daqmeter_report::felix::asserted_by;
 
 use super::ledgers::show_card;
-use super::options::load;
 use crate::arguments::{count, duration};
 use crate::interrupt;
 use crate::metrics::{Metrics, SHOW, is_due};
@@ -45,7 +44,7 @@ pub(crate) struct Arguments {
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let scenario = load(&arguments.chosen)?;
+    let scenario = arguments.chosen.completed()?;
     let stop = interrupt::flag();
     let (mut card, _) = Card::new(&scenario)?;
     let time = arguments.time.or(arguments.triggers.is_none().then_some(DEFAULT_TIME));

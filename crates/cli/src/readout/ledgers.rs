@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use daqmeter_readout::accounts::of_all;
 use daqmeter_readout::card::CardView;
 use daqmeter_readout::receive::elink_name;
 use daqmeter_record::Ledger;
@@ -72,10 +73,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     if ledgers.is_empty() {
         return String::new();
     }
-    let mut all = Ledger::new("triggers x E-links");
-    for (_, ledger) in ledgers {
-        all.add(&Ledger { unit: all.unit.clone(), ..ledger.clone() });
-    }
+    let mut all = of_all(ledgers);
     // Zero counts are left out; the closed sum says that they were watched.
     all.losses.retain(|_, count| *count > 0);
     let mut out = format!(" ledger: {all}\n");

@@ -9,15 +9,13 @@ use daqmeter_readout::{Chosen, Scenario};
 use daqmeter_record::units;
 use daqmeter_wire::felix::Elink;
 
+use crate::metrics::Metrics;
 use crate::output::{Failure, tell};
-
-pub(super) fn load(chosen: &Chosen) -> Result<Scenario, Failure> {
-    Ok(chosen.completed()?)
-}
+use crate::verdict::Limits;
 
 /// Completes a request for records: it states rate and polling interval, even the scenario's.
 pub(super) fn completed(chosen: &Chosen) -> Result<Chosen, Failure> {
-    let scenario = load(chosen)?;
+    let scenario = chosen.completed()?;
     Ok(Chosen {
         rate_hz: Some(scenario.trigger.rate.0),
         poll_us: Some(scenario.reader.poll.0 as f64 / 1e3),
@@ -66,12 +64,16 @@ impl Waiting {
 /// Options of publishers and receivers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Network {
+    #[command(flatten)]
+    pub(super) limits: Limits,
     /// Directory in which publishers leave their addresses
     #[arg(long, value_name = "DIR")]
     pub(super) bus_dir: Option<PathBuf>,
     /// Print a JSON line instead of text
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) metrics: Metrics,
 }
 
 pub(super) fn elink(text: &str) -> Result<u16, String> {

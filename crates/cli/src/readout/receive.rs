@@ -20,9 +20,9 @@ use super::options::{Network, Waiting, elink};
 use super::tohost::CARD_IS_LOST;
 use crate::arguments::duration;
 use crate::interrupt;
-use crate::metrics::{Metrics, SHOW, is_due};
+use crate::metrics::{SHOW, is_due};
 use crate::output::{Ended, Failure, tell};
-use crate::verdict::{Findings, Limits, Measure, Verdict};
+use crate::verdict::{Findings, Measure, Verdict};
 
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
 #[derive(Debug, Clone, Args)]
@@ -40,11 +40,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     #[command(flatten)]
-    limits: Limits,
-    #[command(flatten)]
     network: Network,
-    #[command(flatten)]
-    metrics: Metrics,
 }
 
 impl Arguments {
@@ -73,7 +69,7 @@ impl Arguments {
             (Measure::Resets, faults.resets, chunks),
         ];
         findings.falls = (faults.falls, faults.falls_missing);
-        findings.verdict(&self.limits)
+        findings.verdict(&self.network.limits)
     }
 
     fn wanted(&self) -> Result<Vec<(Publish, Vec<u64>)>, Failure> {
@@ -107,7 +103,7 @@ impl Arguments {
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
-        let (page, mut shown) = (self.metrics.served(|_| {})?, None);
+        let (page, mut shown) = (self.network.metrics.served(|_| {})?, None);
         let (mut told, mut told_lost) = (None, 0);
         let report = receiver.run(&ended.0, |receiver| {
             if let Some((address, silent)) = receiver.silent() {

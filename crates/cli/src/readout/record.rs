@@ -9,7 +9,7 @@ use daqmeter_readout::Chosen;
 use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::recording::{RecordError, record};
 
-use super::options::{channel, channels, load};
+use super::options::{channel, channels};
 use crate::arguments::count;
 use crate::interrupt;
 use crate::named::Replaced;
@@ -43,7 +43,7 @@ const TERMINAL: &str =
     "-o - writes raw blocks and standard output is a terminal: write to a pipe or a file";
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let scenario = load(&arguments.chosen)?;
+    let scenario = arguments.chosen.completed()?;
     let id = channels(&scenario, &[arguments.channel])?[0];
     let stop = interrupt::flag();
     let progress = Progress::begin(false, true);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::{CpuList, StopFlag};
-use daqmeter_readout::accounts::{FinalAccount, NOT_SUBSCRIBED};
+use daqmeter_readout::accounts::{FinalAccount, NOT_SUBSCRIBED, of_all};
 use daqmeter_readout::card::{CardView, channel_ids};
 use daqmeter_readout::chain;
 use daqmeter_readout::receive::elink_of;
@@ -13,17 +13,16 @@ use daqmeter_readout::remote::RemoteError;
 use daqmeter_readout::transport::PublisherHello;
 use daqmeter_readout::transport::bus::{self, Announcement, BusEntry};
 use daqmeter_readout::{Chosen, Scenario, ToHost, remote};
-use daqmeter_record::Ledger;
 use daqmeter_report::felix::asserted_by;
 use serde_json::{Value, json};
 
 use super::ledgers::{show, show_card};
-use super::options::{Network, Waiting, load};
+use super::options::{Network, Waiting};
 use crate::arguments::duration;
 use crate::interrupt;
-use crate::metrics::{Metrics, Page, SHOW, is_due};
+use crate::metrics::{Page, SHOW, is_due};
 use crate::output::{Ended, Failure, tell};
-use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
+use crate::verdict::{Findings, Judgement, Measure, Verdict};
 
 /// Read rings and publish their data; a reader per DMA channel.
 #[derive(Debug, Args)]
@@ -55,11 +54,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
     #[command(flatten)]
-    limits: Limits,
-    #[command(flatten)]
     network: Network,
-    #[command(flatten)]
-    metrics: Metrics,
 }
 
 struct Channel {
@@ -69,12 +64,12 @@ struct Channel {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let mut scenario = load(&arguments.chosen)?;
+    let mut scenario = arguments.chosen.completed()?;
     if let Some(address) = &arguments.address {
         scenario.publish.address.clone_from(address);
     }
     let stop = interrupt::flag();
-    let page = arguments.metrics.served(|_| {})?;
+    let page = arguments.network.metrics.served(|_| {})?;
     let mut channels = arguments.channels(&scenario, &stop)?;
     let cpus = arguments.pin.as_ref().map_or(&[][..], |list| &list.0);
     let accounts: Vec<_> = std::thread::scope(|scope| {
@@ -181,7 +176,7 @@ impl Arguments {
         findings.fault(open, "subscriptions that are not fully accounted for");
         findings.values.push((Measure::Dead, view.dead[2].ns, view.now_ns));
         findings.dead_by = asserted_by(&chain::busy_by_channel(&view.asserted, view.now_ns));
-        findings.verdict(&self.limits)
+        findings.verdict(&self.network.limits)
     }
 }
 
@@ -217,9 +212,7 @@ fn without_subscriber(reader: &ToHost) -> String {
 
 fn show_progress(reader: &ToHost, name: &str, page: &Page) {
     show_card(page, name, &reader.port.view());
-    let mut all = Ledger::new("triggers");
-    reader.account().ledgers().iter().for_each(|(_, ledger)| all.add(ledger));
-    page.ledger(name, &all);
+    page.ledger(name, &of_all(&reader.account().ledgers()));
     let stats = reader.stats;
     let errors = stats.bad_blocks + stats.unknown_blocks + stats.missing_blocks;
     page.set("daqmeter_bytes_total", &[name], stats.bytes as f64);

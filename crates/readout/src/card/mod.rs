@@ -390,9 +390,7 @@ impl Card {
             state: self.state,
             account: CardAccount {
                 issued: self.source.issued,
-                vetoed_dma: dma.vetoed,
-                vetoed_fifo: fifo.vetoed,
-                vetoed_outside: outside.vetoed,
+                vetoed: [dma, fifo, outside].map(|dead| dead.vetoed),
                 elinks: channels.iter().flat_map(elinks).collect(),
             },
             dead: [dma, fifo, line.all(now_ns), outside],

@@ -57,13 +57,12 @@ pub struct CardView {
 
 impl CardView {
     fn counts(&mut self) -> impl Iterator<Item = &mut u64> {
-        let CardView { account, dead, now_ns, .. } = self;
-        let CardAccount { issued, vetoed_dma, vetoed_fifo, vetoed_outside, .. } = account;
+        let CardView { account: CardAccount { issued, vetoed, .. }, dead, now_ns, .. } = self;
         let dead = dead.iter_mut().flat_map(|dead| {
             let Dead { ns, count, longest_ns, vetoed } = dead;
             [ns, count, longest_ns, vetoed]
         });
-        [issued, vetoed_dma, vetoed_fifo, vetoed_outside, now_ns].into_iter().chain(dead)
+        [issued, now_ns].into_iter().chain(vetoed).chain(dead)
     }
 }
 

@@ -189,7 +189,7 @@ fn the_account_of_a_reader_that_is_stopped_closes_with_and_without_a_receiver() 
         assert!(account.closes() && !account.card_is_lost, "{of}: {:?}", account.ledgers());
         for report in threads.into_iter().map(|thread| thread.join().unwrap()) {
             assert!(report.closes() && report.ledgers.len() == 8, "{of}: {:?}", report.ledgers);
-            let accepted = account.card.issued - account.card.vetoed_dma;
+            let accepted = account.card.issued - account.card.vetoed[0];
             assert_eq!((report.chunks(), report.lost), (accepted * 8, 0), "{of}");
         }
         drop(reader);

@@ -26,7 +26,7 @@ struct Shared {
 impl Shared {
     fn accepted(&self) -> u64 {
         let card = &self.account.card;
-        card.issued - card.vetoed_dma - card.vetoed_fifo
+        card.issued - card.vetoed.iter().sum::<u64>()
     }
 }
 
