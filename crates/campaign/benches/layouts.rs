@@ -284,14 +284,14 @@ fn named(folder: &FilePath) {
             };
             explain(ran, &path.parts(), Some(""), |round| round < 12).unwrap()
         });
-        right += usize::from(explained.answer == LimitFound::Limit(limit.clone()));
-        unsure += usize::from(explained.answer == LimitFound::CannotTell);
-        let gain = explained.other.as_ref().map_or(f64::NAN, |other| other.gain.mean);
+        right += usize::from(explained.limit.found == LimitFound::Limit(limit.clone()));
+        unsure += usize::from(explained.limit.found == LimitFound::CannotTell);
+        let gain = explained.limit.other.as_ref().map_or(f64::NAN, |other| other.gain.mean);
         println!(
             "{at}: {}: {} put there, named {:?}; the other layout is {gain:.2} times as fast",
             path.line(),
             limit.text(),
-            explained.answer
+            explained.limit.found
         );
     }
     println!("{right} of {NAMED} named, {unsure} cannot tell, {} wrong", NAMED - right - unsure);
