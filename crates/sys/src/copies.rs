@@ -82,32 +82,21 @@ fn mapped(file: &File, bytes: usize, work: impl FnOnce(*mut u8)) -> Result<(), S
     Ok(())
 }
 
-/// Copies between two ranges of this process through the kernel: `process_vm_readv(2)`.
+/// Copies between two ranges of this process through the kernel: by `process_vm_readv(2)` or by
+/// `process_vm_writev(2)`.
 ///
 /// # Errors
 /// EPERM where the kernel forbids it, EFAULT.
 #[inline]
-pub fn process_read(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+pub fn process_copy(from: &[u8], into: &mut [u8], is_read: bool) -> io::Result<usize> {
+    let from = &libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let into = &libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     // SAFETY: both ranges are live slices; the kernel writes only the exclusive one.
     let done = unsafe {
-        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
-    };
-    usize::try_from(done).map_err(|_| io::Error::last_os_error())
-}
-
-/// Copies by `process_vm_writev(2)`.
-///
-/// # Errors
-/// As [`process_read`].
-#[inline]
-pub fn process_write(from: &[u8], into: &mut [u8]) -> io::Result<usize> {
-    let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-    let remote = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: as above.
-    let done = unsafe {
-        libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+        match is_read {
+            true => libc::process_vm_readv(libc::getpid(), into, 1, from, 1, 0),
+            false => libc::process_vm_writev(libc::getpid(), from, 1, into, 1, 0),
+        }
     };
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
@@ -141,9 +130,9 @@ mod tests {
     #[test]
     fn a_process_copies_within_itself() {
         let (from, mut into) = ([1_u8, 2, 3], [0; 3]);
-        assert_eq!(process_read(&from, &mut into).unwrap(), 3);
+        assert_eq!(process_copy(&from, &mut into, true).unwrap(), 3);
         assert_eq!(into, from);
-        assert_eq!(process_write(&[9], &mut into).unwrap(), 1);
+        assert_eq!(process_copy(&[9], &mut into, false).unwrap(), 1);
         assert_eq!(into, [9, 2, 3]);
     }
 }

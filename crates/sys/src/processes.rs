@@ -42,13 +42,12 @@ pub fn all(files: &Files) -> BTreeMap<u32, Process> {
 /// argument. Command lines of other programs are not read.
 pub fn with_argument(files: &Files, name: &str, words: &[&str]) -> Vec<u32> {
     let has_word = |pid: &u32| {
-        let text = |file: &str| files.text(&format!("proc/{pid}/{file}"));
-        let is_named = *pid != std::process::id() && text("comm").as_deref() == Some(name);
-        let line = if is_named { text("cmdline") } else { None };
-        line.is_some_and(|line| line.split('\0').skip(1).take(2).any(|word| words.contains(&word)))
+        let line = files.text(&format!("proc/{pid}/cmdline")).unwrap_or_default();
+        line.split('\0').skip(1).take(2).any(|word| words.contains(&word))
     };
-    let numbers = files.names("proc").into_iter().filter_map(|name| name.parse().ok());
-    numbers.take(MAX_PROCESSES).filter(has_word).collect()
+    let named = all(files).into_iter().filter(|(_, process)| process.name == name);
+    let others = named.map(|(pid, _)| pid).filter(|pid| *pid != std::process::id());
+    others.filter(has_word).collect()
 }
 
 /// CPU time of a process so far, in whole ticks of the kernel; 0 if there is none.

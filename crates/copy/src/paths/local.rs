@@ -3,7 +3,7 @@
 
 use daqmeter_harness::Fault;
 use daqmeter_kernels::copy::{CopyKernel, flush};
-use daqmeter_sys::copies::{process_read, process_write};
+use daqmeter_sys::copies::process_copy;
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use super::mover::{Mover, Side, each};
@@ -40,7 +40,7 @@ pub(super) fn no_kernel(path: CopyPath) -> Option<String> {
 }
 
 pub(super) fn waiver() -> Option<String> {
-    let error = process_read(&[1], &mut [0]).err()?;
+    let error = process_copy(&[1], &mut [0], true).err()?;
     Some(format!("process_vm_readv: {error}; a sandbox or ptrace_scope forbids it"))
 }
 
@@ -81,8 +81,7 @@ impl Mover for LocalMover {
                 std::hint::black_box(to);
                 return Ok(());
             }
-            How::ProcessVm if direction == Direction::To => process_read(from, to),
-            How::ProcessVm => process_write(from, to),
+            How::ProcessVm => process_copy(from, to, direction == Direction::To),
         };
         match done {
             Ok(moved) if moved == bytes => Ok(()),
