@@ -7,7 +7,7 @@ use daqmeter_campaign::{ENGINES, Plan};
 use daqmeter_copy::CopyPath;
 use daqmeter_digitizer::devices::{FAMILIES, nodes};
 use daqmeter_etherbone::transport::{BRIDGES, Bridge};
-use daqmeter_harness::{Loaded, text_input};
+use daqmeter_harness::{Loaded, MAX_TEXT_BYTES, text_input};
 use daqmeter_path::SHIPPED_PATHS;
 use daqmeter_report::table::paragraphs;
 use daqmeter_sys::host::Files;
@@ -74,7 +74,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 fn is_path(text: &str) -> bool {
     let is_table = |line: &str| ["[source]", "[[stage]]", "[sink]"].contains(&line.trim());
     let of_path = |text: String| text.lines().any(is_table);
-    SHIPPED_PATHS.shipped(text).is_some() || text_input(Path::new(text)).is_ok_and(of_path)
+    SHIPPED_PATHS.shipped(text).is_some()
+        || text_input(Path::new(text), MAX_TEXT_BYTES).is_ok_and(of_path)
 }
 
 fn devices(write: RowWriter) -> String {

@@ -51,7 +51,7 @@ pub use request::{Engine, Problem, Request, check_lanes, did_you_mean, nearest_o
 pub use run::{check_fits, failed, measure};
 pub use settings::{Settings, StepPlan, StopFlag, ordered};
 pub use shipped::{Loaded, Resolved, Shipped, TomlText, digest};
-pub use text_file::{next_line, text_file, text_file_up_to, text_input, text_input_up_to};
+pub use text_file::{MAX_TEXT_BYTES, next_line, text_file, text_input};
 
 #[cfg(test)]
 mod fixtures {

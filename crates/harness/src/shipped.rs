@@ -1,7 +1,6 @@
 //! Files by the name under which daqmeter ships them, or by their path; messages name file, line
 //! and field.
 
-use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::io;
 use std::ops::{Deref, Range};
@@ -10,12 +9,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use daqmeter_record::border::{refuse_infinite, refuse_large};
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::request::{did_you_mean, nearest_of};
-use crate::{text_file, text_input};
+use crate::text_file::{MAX_TEXT_BYTES, text_file, text_input};
 
 /// Files of one kind that ship with daqmeter.
 #[derive(Clone, Copy, Debug)]
@@ -55,12 +54,12 @@ impl Shipped {
     fn read(
         &self,
         name_or_path: &str,
-        read: fn(&Path) -> io::Result<String>,
+        read: fn(&Path, u64) -> io::Result<String>,
     ) -> Result<TomlText, String> {
         if let Some(file) = self.shipped(name_or_path) {
             return Ok(file);
         }
-        let text = read(Path::new(name_or_path)).map_err(|error| {
+        let text = read(Path::new(name_or_path), MAX_TEXT_BYTES).map_err(|error| {
             let names = self.names();
             let (kind, hint) = (self.kind, did_you_mean(name_or_path, &names));
             let names = names.join(", ");
@@ -136,6 +135,8 @@ pub trait Loaded: Sized {
 /// A loaded value with its name. The file is read once, when the name is parsed, so that all parts
 /// of a run have one value, and a pipe is a file, too. Where a request is text, it is the name, and
 /// behind `#` the digest of a file that does not ship: a changed file makes other points.
+#[derive(JsonSchema)]
+#[schemars(with = "String", bound = "")]
 pub struct Resolved<T> {
     name: String,
     /// Digest of the file; empty for a shipped one.
@@ -238,20 +239,6 @@ impl<T> Serialize for Resolved<T> {
 impl<'de, T: Loaded> Deserialize<'de> for Resolved<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-impl<T> JsonSchema for Resolved<T> {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        String::schema_name()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
     }
 }
 

@@ -3,31 +3,22 @@
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-/// Longest text: plans, profiles and bridges are a few kilobytes.
-const MAX_BYTES: u64 = 1 << 20;
+/// Longest text of a file that is written by hand: plans, profiles and bridges are a few kilobytes.
+pub const MAX_TEXT_BYTES: u64 = 1 << 20;
 
-/// Returns the text of a regular file of at most 1 MiB. Devices, pipes and folders are refused
+/// Returns the text of a regular file of at most `max_bytes`. Devices, pipes and folders are refused
 /// before a read, so that a name in a plan cannot hang it or take all memory.
-pub fn text_file(path: &Path) -> io::Result<String> {
-    text_file_up_to(path, MAX_BYTES)
-}
-
-pub fn text_file_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
+pub fn text_file(path: &Path, max_bytes: u64) -> io::Result<String> {
     // The check precedes the open, because opening a pipe waits for a writer.
     if path.metadata()?.is_file() {
-        text_input_up_to(path, max_bytes)
+        text_input(path, max_bytes)
     } else {
         Err(invalid("not a regular file"))
     }
 }
 
-/// Returns the text of a file of the command line, which may be a pipe; at most 1 MiB.
-pub fn text_input(path: &Path) -> io::Result<String> {
-    text_input_up_to(path, MAX_BYTES)
-}
-
-/// Returns a longer text than [`text_input`], of at most `max_bytes`.
-pub fn text_input_up_to(path: &Path, max_bytes: u64) -> io::Result<String> {
+/// Returns the text of a file of the command line, which may be a pipe; at most `max_bytes`.
+pub fn text_input(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
     let read = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
     if read as u64 > max_bytes {
@@ -81,18 +72,26 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
         std::fs::write(&path, "x = 1").unwrap();
-        assert_eq!(text_file(&path).unwrap(), "x = 1");
+        assert_eq!(text_file(&path, MAX_TEXT_BYTES).unwrap(), "x = 1");
         std::fs::write(&path, " ".repeat((1 << 20) + 1)).unwrap();
-        assert!(text_file(&path).unwrap_err().to_string().contains("longer than"));
+        assert!(text_file(&path, MAX_TEXT_BYTES).unwrap_err().to_string().contains("longer than"));
         for other in ["/dev/zero", "/dev/null", "/"] {
             assert!(
-                text_file(other.as_ref()).unwrap_err().to_string().contains("not a regular file"),
+                text_file(other.as_ref(), MAX_TEXT_BYTES)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("not a regular file"),
                 "{other}"
             );
         }
-        assert!(text_input("/dev/zero".as_ref()).unwrap_err().to_string().contains("longer than"));
+        assert!(
+            text_input("/dev/zero".as_ref(), MAX_TEXT_BYTES)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than")
+        );
         assert_eq!(
-            text_file(&folder.path().join("none")).unwrap_err().kind(),
+            text_file(&folder.path().join("none"), MAX_TEXT_BYTES).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
     }

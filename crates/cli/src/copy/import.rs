@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use daqmeter_copy::trace::{Trace, TraceFile, operation_of};
 use daqmeter_copy::{CopyContext, CopyLoad, Direction, Neighbour};
-use daqmeter_harness::text_input_up_to;
+use daqmeter_harness::text_input;
 use daqmeter_record::border::from_peer;
 use daqmeter_record::units::plural;
 use daqmeter_record::{Clock, Counter, EngineInfo, Host, RunRecord, Workload};
@@ -107,7 +107,7 @@ fn parsed<T>(
     max_bytes: u64,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, String> {
-    let text = text_input_up_to(file, max_bytes).map_err(|error| error.to_string());
+    let text = text_input(file, max_bytes).map_err(|error| error.to_string());
     text.and_then(|text| parse(&text)).map_err(|why| format!("{}: {why}", file.display()))
 }
 

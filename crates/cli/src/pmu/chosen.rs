@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use daqmeter_harness::{Observer, text_input_up_to};
+use daqmeter_harness::{Observer, text_input};
 use daqmeter_pmu::mesh::{self, topology};
 use daqmeter_pmu::source::KernelOpener;
 use daqmeter_pmu::{Count, CountedHost, MachinePart, MetricGroup, PmuObserver, Selection};
@@ -62,7 +62,7 @@ const MAX_TEXT_BYTES: u64 = 256 << 20;
 /// Reads a file, or stdin for `-`.
 pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
     let place = if path.as_os_str() == "-" { "/dev/stdin".as_ref() } else { path };
-    text_input_up_to(place, MAX_TEXT_BYTES)
+    text_input(place, MAX_TEXT_BYTES)
         .map_err(|error| Failure::refused(format!("cannot read {}: {error}", path.display())))
 }
 

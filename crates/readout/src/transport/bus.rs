@@ -9,7 +9,7 @@ use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use daqmeter_harness::text_file_up_to;
+use daqmeter_harness::text_file;
 use daqmeter_record::file::replace;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub fn entries(directory: &Path) -> Result<Vec<(PathBuf, BusEntry)>, String> {
             ));
         }
         let wrong = |why: String| format!("{}: {why}", file.display());
-        let text = match text_file_up_to(&file, MAX_ENTRY_BYTES) {
+        let text = match text_file(&file, MAX_ENTRY_BYTES) {
             // A file that went away meanwhile is no entry.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             text => text.map_err(|error| wrong(error.to_string()))?,
