@@ -1,5 +1,6 @@
 //! The host of a plan: properties of the host in the plan become numbers here.
 
+use daqmeter_copy::CopyPath;
 use daqmeter_harness::facts::host_facts;
 use daqmeter_record::units::parse_bytes;
 use daqmeter_record::{Host, Param};
@@ -53,13 +54,8 @@ impl OfHost {
                 Some(Param::Int(u64::from(cpu)))
             }
             Property::Cpus => Some(Param::Int(pin.len().max(1) as u64)),
-            Property::CopyPath => {
-                let is_loaded = daqmeter_copy::module_waiver().is_none();
-                Some(Param::Text(if is_loaded { "module" } else { "pread" }.to_owned()))
-            }
-            Property::CopyEngine => {
-                Some(Param::Text(daqmeter_copy::CopyPath::of_engine().to_string()))
-            }
+            Property::CopyPath => Some(Param::Text(CopyPath::of_cpu().to_string())),
+            Property::CopyEngine => Some(Param::Text(CopyPath::of_engine().to_string())),
             Property::CopyLanes => Some(Param::Int(pin.len().clamp(2, 4) as u64)),
         }
     }
