@@ -105,7 +105,10 @@ impl Bench {
     }
 
     fn against_the_limit(&self, what: &str, conversion: Conversion, factor: usize, isa: Isa) {
-        let ratio = StreamRatio::of_bytes(2 * factor, conversion.out_bytes()).unwrap();
+        // In lowest terms: samples have 2 bytes.
+        let divisor = if factor == 1 { 2 } else { 4 };
+        let (reads, writes) = (2 * factor / divisor, conversion.out_bytes() / divisor);
+        let ratio = StreamRatio::new(reads, writes).unwrap();
         let limit = self.best_stream(isa, ratio);
         let converter = converter(conversion, factor, isa, limit.1);
         let detail = format!("{} {}", limit.0.name(), limit.1.name());

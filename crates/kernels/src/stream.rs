@@ -31,13 +31,6 @@ impl StreamRatio {
         fits.then_some(StreamRatio { read_lines, write_lines })
     }
 
-    /// Reduces `read_bytes` and `write_bytes` of a conversion to lowest terms; it must touch all
-    /// lines of its input. `None` if that is not a ratio.
-    pub fn of_bytes(read_bytes: usize, write_bytes: usize) -> Option<StreamRatio> {
-        let divisor = gcd(read_bytes, write_bytes).max(1);
-        StreamRatio::new(read_bytes / divisor, write_bytes / divisor)
-    }
-
     pub fn read_lines(self) -> usize {
         self.read_lines
     }
@@ -61,10 +54,6 @@ impl StreamRatio {
         let writes = destination_bytes.saturating_sub(LINE_BYTES).checked_div(self.write_bytes());
         reads.min(writes.unwrap_or(usize::MAX))
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Streams `source` into `destination`: each step folds `ratio.read_lines` lines with exclusive-or
@@ -229,13 +218,6 @@ mod x86_64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn ratios_are_in_lowest_terms() {
-        assert_eq!(StreamRatio::of_bytes(2, 4), StreamRatio::new(1, 2));
-        assert_eq!(StreamRatio::of_bytes(20, 4), StreamRatio::new(5, 1));
-        assert_eq!(StreamRatio::of_bytes(2, 8), StreamRatio::new(1, 4));
-    }
-
     /// With 2^58 + 1 lines the bytes of a step wrapped to one line, and a safe call wrote beyond
     /// its slice.
     #[test]
@@ -246,7 +228,6 @@ mod tests {
                 (None, None),
                 "{lines}"
             );
-            assert_eq!(StreamRatio::of_bytes(lines, 1), None, "{lines}");
         }
         assert_eq!(
             (StreamRatio::new(0, 1), StreamRatio::new(1, 0)),
