@@ -7,37 +7,9 @@
 use daqmeter_record::units::parse_count;
 use daqmeter_sys::host::Files;
 
-/// Implementers, MIDR_EL1 bits 31:24 (Arm ARM DDI 0487, "MIDR_EL1"; Linux
-/// arch/arm64/include/asm/cputype.h).
-const IMPLEMENTERS: [(u32, &str); 4] =
-    [(0x41, "Arm"), (0x43, "Cavium"), (0x46, "Fujitsu"), (0xC0, "Ampere")];
-
-/// Parts of servers and small computers by implementer, MIDR_EL1 bits 15:4, from Linux
-/// arch/arm64/include/asm/cputype.h, which cites each core's manual. An unknown part is shown by
-/// its number, so that hosts stay distinct.
-const PARTS: [(u32, u32, &str); 13] = [
-    (0x41, 0xD03, "Cortex-A53"),
-    (0x41, 0xD08, "Cortex-A72"),
-    (0x41, 0xD0B, "Cortex-A76"),
-    (0x41, 0xD0C, "Neoverse-N1"),
-    (0x41, 0xD40, "Neoverse-V1"),
-    (0x41, 0xD49, "Neoverse-N2"),
-    (0x41, 0xD4F, "Neoverse-V2"),
-    (0x41, 0xD84, "Neoverse-V3"),
-    (0x41, 0xD8E, "Neoverse-N3"),
-    (0x43, 0x0AF, "ThunderX2-99XX"),
-    (0x46, 0x001, "A64FX"),
-    (0xC0, 0xAC3, "Ampere-1"),
-    (0xC0, 0xAC4, "Ampere-1A"),
-];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Midr {
-    implementer: u32,
-    part: u32,
-    variant: u32,
-    revision: u32,
-}
+/// Implementers (MIDR_EL1 bits 31:24) and parts of each (bits 15:4) with their names. An unknown one
+/// is shown by its number, so that hosts stay distinct.
+const ARM_PARTS: &str = include_str!("arm_parts.txt");
 
 pub(crate) fn cpu_model(files: &Files) -> String {
     let text = files.text("proc/cpuinfo").unwrap_or_default();
@@ -59,44 +31,35 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Returns `Arm Neoverse-N1 r3p1`; for several kinds of cores, each with its number of CPUs.
 fn arm_model(text: &str) -> Option<String> {
-    let mut kinds: Vec<(Midr, usize)> = Vec::new();
-    for cpu in text.split("\n\n").filter_map(midr) {
-        match kinds.iter_mut().find(|(known, _)| *known == cpu) {
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    for core in text.split("\n\n").filter_map(arm_core) {
+        match kinds.iter_mut().find(|(known, _)| *known == core) {
             Some((_, count)) => *count += 1,
-            None => kinds.push((cpu, 1)),
+            None => kinds.push((core, 1)),
         }
     }
     if let [(only, _)] = &kinds[..] {
-        return Some(only.to_string());
+        return Some(only.clone());
     }
     let each: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} x {kind}")).collect();
     (!each.is_empty()).then(|| each.join(" + "))
 }
 
-fn midr(paragraph: &str) -> Option<Midr> {
+/// Returns the name of the core of a CPU.
+fn arm_core(paragraph: &str) -> Option<String> {
     let number = |text| u32::try_from(parse_count(text).ok()?).ok();
     let field = |key| lines(paragraph).find(|(name, _)| *name == key).and_then(|of| number(of.1));
-    Some(Midr {
-        implementer: field("CPU implementer")?,
-        part: field("CPU part")?,
-        variant: field("CPU variant").unwrap_or(0),
-        revision: field("CPU revision").unwrap_or(0),
-    })
-}
-
-impl std::fmt::Display for Midr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Midr { implementer, part, .. } = *self;
-        match IMPLEMENTERS.iter().find(|(code, _)| *code == implementer) {
-            Some((_, name)) => write!(f, "{name} ")?,
-            None => write!(f, "implementer {implementer:#04x} ")?,
-        }
-        match PARTS.iter().find(|(by, code, _)| (*by, *code) == (implementer, part)) {
-            Some((.., name)) => write!(f, "{name} ")?,
-            None => write!(f, "part {part:#05x} ")?,
-        }
-        write!(f, "r{}p{}", self.variant, self.revision)
-    }
+    let (implementer, part) = (field("CPU implementer")?, field("CPU part")?);
+    let [variant, revision] = ["CPU variant", "CPU revision"].map(|key| field(key).unwrap_or(0));
+    let named = |numbers: &str, otherwise: String| {
+        let known = ARM_PARTS.lines().filter_map(|line| line.split_once(": "));
+        let name = known.into_iter().find(|(of, _)| *of == numbers);
+        name.map_or(otherwise, |(_, name)| name.to_owned())
+    };
+    let (maker, part) = (format!("{implementer:#04x}"), format!("{part:#05x}"));
+    let core = named(&format!("{maker} {part}"), format!("part {part}"));
+    let maker = named(&maker, format!("implementer {maker}"));
+    Some(format!("{maker} {core} r{variant}p{revision}"))
 }
 
 #[cfg(test)]
