@@ -62,25 +62,15 @@ impl Taken {
     /// less than a tenth.
     pub fn text(&self) -> Option<String> {
         let Taken { cpus, by_programs, by_hypervisor, stood_still_ns } = *self;
-        let of = |taken: f64| {
-            let cpus = if cpus == 1.0 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
-            format!("{} of {cpus}", significant(taken, 2))
-        };
-        let taken = by_programs + by_hypervisor;
-        let is_worth = |one: f64| one > cpus * WORTH / 2.0;
-        let programs =
-            is_worth(by_programs).then(|| format!("other programs used {}", of(by_programs)));
-        let machines =
-            is_worth(by_hypervisor).then(|| format!("the hypervisor took {}", of(by_hypervisor)));
-        let factor = cpus / (cpus - taken).max(cpus / MAX_FACTOR);
-        let who: Vec<String> = [programs, machines].into_iter().flatten().collect();
-        let who = (!self.is_little()).then(|| {
-            format!(
-                "{}: rates may be low by a factor of {}",
-                who.join(", "),
-                significant(factor, 2)
-            )
-        });
+        let all = if cpus == 1.0 { "1 CPU".to_owned() } else { format!("{cpus} CPUs") };
+        let by = [("other programs used", by_programs), ("the hypervisor took", by_hypervisor)];
+        let worth = by.into_iter().filter(|(_, taken)| *taken > cpus * WORTH / 2.0);
+        let each = worth.map(|(who, taken)| format!("{who} {} of {all}", significant(taken, 2)));
+        let each = each.collect::<Vec<_>>().join(", ");
+        let factor = cpus / (cpus - by_programs - by_hypervisor).max(cpus / MAX_FACTOR);
+        let factor = significant(factor, 2);
+        let who = (!self.is_little())
+            .then(|| format!("{each}: rates may be low by a factor of {factor}"));
         let still = (stood_still_ns > 0).then(|| {
             format!(
                 "this program stood still for {}: rates are low by that",
