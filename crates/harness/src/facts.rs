@@ -47,11 +47,11 @@ impl Context {
         let files = Files::default();
         let mut host = host_facts(&files, isa);
         host.devices.extend(families.flat_map(|family| family.found(&files)));
-        let cost = clock::measure();
+        let (resolution_ns, overhead_ns) = clock::measure();
         let clock = Clock {
             source: format!("CLOCK_MONOTONIC ({})", host.clocksource),
-            resolution_ns: cost.resolution_ns,
-            overhead_ns: cost.overhead_ns,
+            resolution_ns,
+            overhead_ns,
             tool_ns_per_op: tool_ns_per_op(),
             chain_cycles: if probe::counts_cycles() { probe::CHAIN_CYCLES } else { 0 },
         };
