@@ -137,10 +137,7 @@ impl Statistic {
             Statistic::Lanes => Some(record.lanes.len() as f64),
             Statistic::Lost => Some(sum(record.ledgers.iter().map(Ledger::lost_on_the_way)) as f64),
             Statistic::MeanNs => mean(&operations_ns(record)),
-            Statistic::MedianNs => {
-                let samples = daqmeter_stats::sorted(&operations_ns(record));
-                daqmeter_stats::quantile(&samples, 0.5)
-            }
+            Statistic::MedianNs => daqmeter_stats::median(&operations_ns(record)),
             Statistic::RateBytesPerS => {
                 Some(record.lanes.first()?.stages.first()?.rate_bytes_per_s())
             }
