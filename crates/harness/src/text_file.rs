@@ -1,7 +1,10 @@
 //! Files that a plan or an option names.
 
+use std::fs::File;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
+
+use daqmeter_sys::host::open_regular;
 
 /// Longest text of a file that is written by hand: plans, profiles and bridges are a few kilobytes.
 pub const MAX_TEXT_BYTES: u64 = 1 << 20;
@@ -9,18 +12,17 @@ pub const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// Returns the text of a regular file of at most `max_bytes`. Devices, pipes and folders are refused
 /// before a read, so that a name in a plan cannot hang it or take all memory.
 pub fn text_file(path: &Path, max_bytes: u64) -> io::Result<String> {
-    // The check precedes the open, because opening a pipe waits for a writer.
-    if path.metadata()?.is_file() {
-        text_input(path, max_bytes)
-    } else {
-        Err(invalid("not a regular file"))
-    }
+    text_of(open_regular(path)?, max_bytes)
 }
 
 /// Returns the text of a file of the command line, which may be a pipe; at most `max_bytes`.
 pub fn text_input(path: &Path, max_bytes: u64) -> io::Result<String> {
+    text_of(File::open(path)?, max_bytes)
+}
+
+fn text_of(file: File, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
-    let read = std::fs::File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
+    let read = file.take(max_bytes + 1).read_to_string(&mut text)?;
     if read as u64 > max_bytes {
         return Err(invalid(format!("longer than {max_bytes} bytes")));
     }

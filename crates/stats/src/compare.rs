@@ -144,11 +144,11 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
 /// Compares sides that were measured at different times: without levels that were shared, if there
 /// are others.
 fn apart(point: &Point) -> Difference<'_> {
-    let sides = [&point.a, &point.b].map(|side| or_all(clean(side), side));
+    let sides = [&point.a, &point.b].map(|side| clean(side));
     let [a, b] = &sides;
     let unit = Level::steadier(a.iter().chain(b).copied().collect::<Vec<_>>());
     let [of_a, of_b] = [a, b].map(|side| trimmed(&places(side, unit)));
-    let history = places(&or_all(clean(&point.history), &point.history), unit);
+    let history = places(&clean(&point.history), unit);
     let seen = [of_a.squares(), of_b.squares(), steps(&history)];
     let seen = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
     let allowed = allowed(a, b, unit);
@@ -188,13 +188,10 @@ fn places(side: &[&Level], unit: Unit) -> Vec<f64> {
     side.iter().filter_map(|level| level.located(unit)).map(|located| located.log).collect()
 }
 
-/// Returns the levels that were not shared.
+/// Returns the levels that were not shared, or all if each was.
 fn clean(levels: &[Level]) -> Vec<&Level> {
-    levels.iter().filter(|level| !level.is_shared).collect()
-}
-
-fn or_all<'a>(clean: Vec<&'a Level>, all: &'a [Level]) -> Vec<&'a Level> {
-    if clean.is_empty() { all.iter().collect() } else { clean }
+    let has_clean = levels.iter().any(|level| !level.is_shared);
+    levels.iter().filter(|level| !level.is_shared || !has_clean).collect()
 }
 
 /// Returns the part of a difference that the host may be responsible for, and why.

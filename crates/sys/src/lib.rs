@@ -59,18 +59,6 @@ pub(crate) type ControlLength = libc::socklen_t;
 #[cfg(not(target_env = "musl"))]
 pub(crate) type ControlLength = libc::size_t;
 
-/// An ioctl's number in the C library: unsigned in glibc, `int` in musl, with equal bits for the
-/// kernel.
-#[allow(
-    clippy::cast_possible_wrap,
-    clippy::unnecessary_cast,
-    trivial_numeric_casts,
-    reason = "the bits are what counts; the type depends on the C library"
-)]
-fn ioctl_number(number: u32) -> libc::Ioctl {
-    number as libc::Ioctl
-}
-
 /// `_IOC(direction, type, number, size)` of `asm-generic/ioctl.h`.
 pub const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize) -> u32 {
     assert!(bytes < 1 << 14);
@@ -79,10 +67,16 @@ pub const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize)
     direction << 30 | bytes << 16 | kind << 8 | number
 }
 
+#[allow(
+    clippy::cast_possible_wrap,
+    clippy::unnecessary_cast,
+    trivial_numeric_casts,
+    reason = "the kernel sees the bits of a command: an unsigned one in glibc, an `int` in musl"
+)]
 fn ioctl<T>(file: &File, command: u32, argument: *mut T, call: &str) -> Result<(), SysError> {
     // SAFETY: the command encodes the size of `T`; the driver reads and writes that many bytes at
     // the pointer, which comes from a live reference (or is null for commands without argument).
-    let done = unsafe { libc::ioctl(file.as_raw_fd(), ioctl_number(command), argument) };
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), command as libc::Ioctl, argument) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(()) }
 }
 

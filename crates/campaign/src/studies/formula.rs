@@ -29,9 +29,9 @@ pub(super) enum Formula {
     /// CPU use of boards of model L at 14 Hz by that profile; percent of a core.
     BoardCpu { samples: u64, boards: u32, function: u64, polling: bool },
     /// Time of a cycle over an emulated bridge, alone or in a long series; us.
-    Cycle { bridge: String, reads: u64, writes: u64, pipelined: bool },
+    Cycle { bridge: Resolved<Bridge>, reads: u64, writes: u64, pipelined: bool },
     /// Time of a read on the bus behind a bridge; ns.
-    BusReadNs(String),
+    BusReadNs(Resolved<Bridge>),
     /// Blocks of the read-out's format that hold these chunks.
     Blocks { payload: usize, chunks: u64 },
     /// Bytes of blocks for each chunk of a long series.
@@ -117,12 +117,9 @@ impl Formula {
                 Some(cpu_percent(samples * 2, *boards, *function, *polling))
             }
             Formula::Cycle { bridge, reads, writes, pipelined } => {
-                let bridge = bridge.parse::<Resolved<Bridge>>().ok()?;
-                Some(cycle_us(&bridge, *reads, *writes, *pipelined))
+                Some(cycle_us(bridge, *reads, *writes, *pipelined))
             }
-            Formula::BusReadNs(bridge) => {
-                Some(bridge.parse::<Resolved<Bridge>>().ok()?.timing.read_ns as f64)
-            }
+            Formula::BusReadNs(bridge) => Some(bridge.timing.read_ns as f64),
             Formula::Blocks { payload, chunks } => {
                 Some(blocks_of(format(), *payload, *chunks) as f64)
             }
