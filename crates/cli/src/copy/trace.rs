@@ -138,11 +138,7 @@ pub(super) fn tables(
     let cells = |row: TraceRow| {
         vec![row.name, row.operation.to_owned(), row.calls.to_string(), show_bytes(row.bytes)]
     };
-    for (title, rows) in [
-        ("size", trace.by_size(top)),
-        ("caller", trace.by_caller(symbols, top)),
-        ("process", trace.by_process(top)),
-    ] {
+    for (title, rows) in trace.ranked(symbols, top) {
         // The study's files name no process.
         if rows.iter().all(|row| row.name.is_empty()) {
             continue;

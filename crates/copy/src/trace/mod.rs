@@ -39,7 +39,6 @@ pub struct Trace {
     callers: HashMap<(u16, u64), Sum>,
     processes: HashMap<(u16, String), Sum>,
     ns: [u64; 4],
-    calls: u64,
     by_dma: [u64; 4],
     /// First begin and last end. Records of several rings are not in the order of time.
     span_ns: Option<(u64, u64)>,
@@ -74,13 +73,12 @@ impl Trace {
     }
 
     pub fn calls(&self) -> u64 {
-        self.calls
+        self.sizes.values().map(|sum| sum.calls).sum()
     }
 
     pub fn add(&mut self, records: &[TraceRecord]) {
         for record in records {
             let (operation, bytes) = (record.operation, record.bytes);
-            self.calls += 1;
             self.sizes.entry((operation, bytes)).or_default().add(bytes);
             self.callers.entry((operation, record.caller)).or_default().add(bytes);
             self.processes.entry((operation, text(&record.comm))).or_default().add(bytes);
@@ -103,7 +101,7 @@ impl Trace {
     /// Returns the time of the first begin and the time to the last end; `None` below two records,
     /// which have no rate.
     pub fn span_ns(&self) -> Option<(u64, u64)> {
-        let (first, last) = self.span_ns.filter(|_| self.calls > 1)?;
+        let (first, last) = self.span_ns.filter(|_| self.calls() > 1)?;
         Some((first, last - first))
     }
 
@@ -129,16 +127,13 @@ impl Trace {
         (0..OPERATIONS.len()).filter_map(row).collect()
     }
 
-    pub fn by_size(&self, top: usize) -> Vec<TraceRow> {
-        ranked(&self.sizes, top, |bytes| show_bytes(*bytes))
-    }
-
-    pub fn by_caller(&self, symbols: &KernelSymbols, top: usize) -> Vec<TraceRow> {
-        ranked(&self.callers, top, |caller| symbols.name(*caller))
-    }
-
-    pub fn by_process(&self, top: usize) -> Vec<TraceRow> {
-        ranked(&self.processes, top, String::clone)
+    /// Returns the sizes, callers and processes of most calls, with the name of each kind.
+    pub fn ranked(&self, symbols: &KernelSymbols, top: usize) -> [(&str, Vec<TraceRow>); 3] {
+        [
+            ("size", ranked(&self.sizes, top, |bytes| show_bytes(*bytes))),
+            ("caller", ranked(&self.callers, top, |caller| symbols.name(*caller))),
+            ("process", ranked(&self.processes, top, String::clone)),
+        ]
     }
 
     /// Returns calls by size, those by DMA, the time of all, and calls of the callers.
@@ -183,7 +178,7 @@ impl Trace {
             (info.recorded.iter().sum(), info.dropped.iter().sum());
         let mut ledger = Ledger {
             issued: recorded + dropped + info.missed,
-            delivered: self.calls,
+            delivered: self.calls(),
             ..Ledger::new("copies")
         };
         ledger.lose("ring full", dropped);
@@ -194,7 +189,7 @@ impl Trace {
                 "{dropped} copies were not recorded because the ring was full: load the tracer with a larger ring_records, or use a shorter --delay"
             ));
         }
-        if self.calls > 0 && self.sizes.keys().all(|(operation, _)| *operation < 2) {
+        if !self.sizes.is_empty() && self.sizes.keys().all(|(operation, _)| *operation < 2) {
             warnings.push(
                 "no __copy_*_user was seen: this CPU copies inline (FSRM), or the kernel has no helper to probe"
                     .to_owned(),

@@ -76,13 +76,14 @@ fn calls_are_summed_by_size_caller_and_process() {
         [("copy_to_user", 3, 4128, 16, 93.0), ("__copy_from_user", 1, 224, 224, 93.0)]
     );
     let most = TraceRow { name: "16 B".into(), operation: "copy_to_user", calls: 2, bytes: 32 };
-    assert_eq!(trace.by_size(1), [most]);
-    assert_eq!(trace.by_process(9).len(), 3);
     assert_eq!(trace.classic()["mem_trace_to.dat"].lines().count(), 3);
     let names = KernelSymbols::parse(
         "ffffffff8144c100 T sys_read\n0000000000000000 T hidden\nffffffff90000000 d data\n",
     );
-    assert_eq!(trace.by_caller(&names, 1)[0].name, "sys_read+0x29");
+    let [sizes, callers, _] = trace.ranked(&names, 1);
+    assert_eq!(sizes, ("size", vec![most]));
+    assert_eq!((callers.0, &*callers.1[0].name), ("caller", "sys_read+0x29"));
+    assert_eq!(trace.ranked(&names, 9)[2].1.len(), 3);
 }
 
 #[test]
