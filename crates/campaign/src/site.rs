@@ -109,7 +109,7 @@ impl TryFrom<String> for Size {
         if let Some(part) = part.and_then(|part| part.strip_prefix("1/")) {
             return part.parse().map(Size::Memory).map_err(wrong);
         }
-        parse_bytes(&text).map(Size::Bytes).map_err(|error| error.to_string())
+        parse_bytes(&text).map(Size::Bytes)
     }
 }
 

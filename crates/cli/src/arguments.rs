@@ -10,7 +10,7 @@ pub(crate) use daqmeter_record::units::{
 };
 
 pub(crate) fn budget(text: &str) -> Result<Duration, String> {
-    match duration(text).map_err(|error| error.to_string())? {
+    match duration(text)? {
         Duration::ZERO => Err("the time is 0: use a time such as 20s or 1m30".to_owned()),
         time => Ok(time),
     }

@@ -116,7 +116,7 @@ impl Default for DigitizerRequest {
 }
 
 fn function(text: &str) -> Result<Function, String> {
-    Function::try_from(parse_count(text).map_err(|error| error.to_string())?)
+    Function::try_from(parse_count(text)?)
 }
 
 /// How the trigger is waited for.

@@ -5,36 +5,29 @@ use std::borrow::Borrow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{input}` is not {wanted}")]
-pub struct UnitError {
-    input: String,
-    wanted: &'static str,
-}
-
-fn wrong(input: &str, wanted: &'static str) -> UnitError {
-    UnitError { input: input.to_owned(), wanted }
+fn wrong(input: &str, wanted: &str) -> String {
+    format!("`{input}` is not {wanted}")
 }
 
 /// Reads a count: `300000`, `0x100000`, `3M`, `1.5M`, `1e6`, `64Ki`.
 ///
 /// # Errors
 /// Refuses text that is not a number, and numbers that are negative, not whole, or beyond 64 bits.
-pub fn parse_count(input: &str) -> Result<u64, UnitError> {
+pub fn parse_count(input: &str) -> Result<u64, String> {
     scaled(input.trim(), |unit| factor(unit, 1000))
-        .ok_or(wrong(input, "a count such as 300000, 0x100000, 3M, 1e6 or 64Ki"))
+        .ok_or_else(|| wrong(input, "a count such as 300000, 0x100000, 3M, 1e6 or 64Ki"))
 }
 
 /// Reads a size in bytes: `4096`, `4k` (4096, as for fio), `64KiB`, `4MiB`, `6MB` (6,000,000),
 /// `1e6`. A letter alone is a power of 1024, as in fio, dd and ls.
-pub fn parse_bytes(input: &str) -> Result<u64, UnitError> {
+pub fn parse_bytes(input: &str) -> Result<u64, String> {
     let of_unit = |unit: &str| match unit.strip_suffix('B') {
         Some(prefix) => factor(prefix, 1000),
         None if unit.len() == 1 => factor(&unit.to_ascii_uppercase(), 1024),
         None => factor(unit, 1024),
     };
     scaled(input.trim(), of_unit)
-        .ok_or(wrong(input, "a size such as 4096, 4k (4096), 64KiB, 6MB or 1e6"))
+        .ok_or_else(|| wrong(input, "a size such as 4096, 4k (4096), 64KiB, 6MB or 1e6"))
 }
 
 /// Returns the factor of a prefix: a power of `base`, or of 1024 with an `i`.
@@ -100,9 +93,9 @@ const TIME_UNITS: &[(&str, f64)] = &[
 ///
 /// # Errors
 /// Refuses text that is not a number, negative numbers, and parts that do not become smaller.
-pub fn parse_duration(input: &str) -> Result<Duration, UnitError> {
+pub fn parse_duration(input: &str) -> Result<Duration, String> {
     let time = duration_s(input.trim()).and_then(|s| Duration::try_from_secs_f64(s).ok());
-    time.ok_or(wrong(input, "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30"))
+    time.ok_or_else(|| wrong(input, "a time such as 60 (seconds), 3s, 10ms, 50us, 2m or 1m30"))
 }
 
 /// Sums the parts of a time, each of a smaller unit than the one before. A last number without a
@@ -132,14 +125,13 @@ fn duration_s(trimmed: &str) -> Option<f64> {
 }
 
 /// Reads a time in microseconds.
-pub fn parse_us(input: &str) -> Result<f64, UnitError> {
+pub fn parse_us(input: &str) -> Result<f64, String> {
     parse_duration(input).map(|time| time.as_nanos() as f64 / 1e3)
 }
 
 /// Reads a time as whole nanoseconds, as [`parse_duration`] does.
 pub fn parse_ns(input: &str) -> Result<u64, String> {
-    let time = parse_duration(input).map_err(|error| error.to_string())?;
-    u64::try_from(time.as_nanos()).map_err(|_| format!("`{input}` is too long"))
+    u64::try_from(parse_duration(input)?.as_nanos()).map_err(|_| format!("`{input}` is too long"))
 }
 
 /// Accepted rates of triggers and of blocks. One in three hours is the slowest with a countable
@@ -148,7 +140,7 @@ pub fn parse_ns(input: &str) -> Result<u64, String> {
 pub const TRIGGER_RATES_HZ: RangeInclusive<f64> = 1e-4..=1e7;
 
 /// Reads a rate in hertz: `14Hz`, `1.2kHz`, `1MHz`, `1GHz`, `14`.
-pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
+pub fn parse_rate_hz(input: &str) -> Result<f64, String> {
     let trimmed = input.trim();
     let bare = trimmed.strip_suffix("Hz").unwrap_or(trimmed).trim_end();
     let factors = [('k', 1e3), ('M', 1e6), ('G', 1e9)];
@@ -157,7 +149,7 @@ pub fn parse_rate_hz(input: &str) -> Result<f64, UnitError> {
     let (number, factor) = scaled.unwrap_or((bare, 1.0));
     let rate = number.trim_end().parse::<f64>().ok().map(|number| number * factor);
     rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
-        .ok_or(wrong(input, "a rate such as 14Hz, 1.2kHz or 1MHz"))
+        .ok_or_else(|| wrong(input, "a rate such as 14Hz, 1.2kHz or 1MHz"))
 }
 
 /// Writes a count with its noun: `1 file`, `2 files`, `0 files`.
@@ -307,12 +299,12 @@ mod tests {
             "3m",
             ".5",
         ] {
-            let error = parse_count(input).unwrap_err().to_string();
+            let error = parse_count(input).unwrap_err();
             assert!(error.contains("300000"), "{input}: {error}");
         }
         for input in ["", "-3s", "3x", "1s2m", "1m1m", "1.2.3s", "s", "3s5", "nan", "inf", "1e400s"]
         {
-            let error = parse_duration(input).unwrap_err().to_string();
+            let error = parse_duration(input).unwrap_err();
             assert!(error.contains("1m30"), "{input}: {error}");
         }
         assert!(parse_rate_hz("-1Hz").is_err());

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::units::{self, UnitError};
+use crate::units;
 
 /// A size, written `64MiB` or as a number of bytes.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -31,13 +31,13 @@ enum Written {
 }
 
 impl Written {
-    fn read<T>(self, parse: fn(&str) -> Result<T, UnitError>) -> Result<T, String> {
+    fn read<T>(self, parse: fn(&str) -> Result<T, String>) -> Result<T, String> {
         let text = match self {
             Written::Text(text) => text,
             Written::Int(int) => int.to_string(),
             Written::Float(float) => float.to_string(),
         };
-        parse(&text).map_err(|error| error.to_string())
+        parse(&text)
     }
 }
 
@@ -54,8 +54,7 @@ impl TryFrom<Written> for Nanos {
     type Error = String;
 
     fn try_from(written: Written) -> Result<Self, String> {
-        let ns = u64::try_from(written.read(units::parse_duration)?.as_nanos());
-        ns.map(Nanos).map_err(|error| error.to_string())
+        written.read(units::parse_ns).map(Nanos)
     }
 }
 

@@ -381,12 +381,8 @@ pub(crate) fn param(name: &str, value: &Value) -> Result<Param, String> {
         }
         Value::Float(number) if number.is_finite() => Ok(Param::Float(*number)),
         Value::Float(number) => Err(format!("{number} is not a finite number")),
-        Value::String(text) if name.ends_with("bytes") => {
-            parse_bytes(text).map(Param::Int).map_err(|error| error.to_string())
-        }
-        Value::String(text) if name.ends_with("_hz") => {
-            parse_rate_hz(text).map(Param::Float).map_err(|error| error.to_string())
-        }
+        Value::String(text) if name.ends_with("bytes") => parse_bytes(text).map(Param::Int),
+        Value::String(text) if name.ends_with("_hz") => parse_rate_hz(text).map(Param::Float),
         Value::String(text) => Ok(Param::Text(text.clone())),
         other => Err(format!(
             "{} is not a parameter: a number, a name, true or false is wanted",

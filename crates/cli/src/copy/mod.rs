@@ -126,7 +126,7 @@ fn direction(text: &str) -> Result<Direction, String> {
 /// Reads a number of samples: at most the number that a stage keeps one by one.
 fn repetitions(text: &str) -> Result<u64, String> {
     const MAX_REPEAT: u64 = 65_536;
-    match count(text).map_err(|error| error.to_string())? {
+    match count(text)? {
         count @ 1..=MAX_REPEAT => Ok(count),
         count => Err(format!("is {count}; 1 to {MAX_REPEAT} is wanted")),
     }

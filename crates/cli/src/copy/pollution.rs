@@ -41,8 +41,7 @@ pub(crate) struct Arguments {
 pub(super) fn copies(text: &str) -> Result<(Direction, usize), String> {
     let (way, size) =
         text.split_once(':').ok_or_else(|| format!("`{text}` is not like from:224"))?;
-    let size = bytes(size).map_err(|error| error.to_string())?;
-    let size = usize::try_from(size).map_err(|error| error.to_string())?;
+    let size = usize::try_from(bytes(size)?).map_err(|error| error.to_string())?;
     if size == 0 {
         return Err(format!("`{text}`: copies of 1 B or more are wanted"));
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_copy::trace::{Trace, TraceRow};
 use daqmeter_harness::Tally;
-use daqmeter_record::units::{UnitError, show_bytes, significant};
+use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::{Counter, EngineInfo, Workload};
 use daqmeter_report::Frame;
 use daqmeter_report::table::numbers_from;
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 /// Reads a time; 0 needs no unit.
-fn delay(text: &str) -> Result<Duration, UnitError> {
+fn delay(text: &str) -> Result<Duration, String> {
     match text {
         "0" => Ok(Duration::ZERO),
         text => duration(text),

@@ -115,7 +115,7 @@ fn separator(text: &str) -> Result<char, String> {
 fn interval(text: &str) -> Result<Duration, String> {
     let length = match text.parse::<f64>() {
         Ok(ms) => Duration::try_from_secs_f64(ms / 1e3).map_err(|error| error.to_string()),
-        Err(_) => duration(text).map_err(|error| error.to_string()),
+        Err(_) => duration(text),
     };
     match length {
         Ok(Duration::ZERO) => {

@@ -113,7 +113,7 @@ pub enum Payload {
 }
 
 fn whole_ms(text: &str) -> Result<u64, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    let time = parse_duration(text)?;
     u64::try_from(time.as_millis()).map_err(|_| format!("`{text}` is too long"))
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use daqmeter_harness::CpuList;
 use daqmeter_readout::Chosen;
-use daqmeter_record::units::{self, UnitError};
+use daqmeter_record::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ pub struct ReadoutRequest {
     pub probe: bool,
 }
 
-fn seconds(text: &str) -> Result<f64, UnitError> {
+fn seconds(text: &str) -> Result<f64, String> {
     units::parse_duration(text).map(|time| time.as_secs_f64())
 }
 
