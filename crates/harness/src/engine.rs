@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use daqmeter_record::{Counter, Ledger, Limit, ParamError, Sections, TimeSeries, Workload};
+use daqmeter_record::{Counter, Ledger, Limit, Sections, TimeSeries, Workload};
 
 use crate::sample::INTERRUPTED;
 use crate::{Observer, Problem, StepPlan, StopFlag};
@@ -302,12 +302,6 @@ impl From<String> for Fault {
 impl From<Problem> for Fault {
     fn from(Problem { name, text }: Problem) -> Self {
         Fault::new(format!("{name}: {text}"))
-    }
-}
-
-impl From<ParamError> for Fault {
-    fn from(error: ParamError) -> Self {
-        Fault::new(error.to_string())
     }
 }
 

@@ -36,7 +36,7 @@ pub use run::{
 };
 pub use sections::Sections;
 pub use together::{Together, together};
-pub use workload::{Param, ParamError, Workload};
+pub use workload::{Param, Workload};
 
 /// Version of the record's schema. It changes if a released field changes its meaning or
 /// disappears, not for a new optional field; none was released yet. `testdata/v<N>/` has a record
