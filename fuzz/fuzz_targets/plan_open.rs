@@ -9,7 +9,7 @@
 use std::sync::LazyLock;
 
 use daqmeter_campaign::{ENGINES, Plan, engine};
-use daqmeter_harness::{Availability, Engine, MAX_LANES, Parameter};
+use daqmeter_harness::{Engine, MAX_LANES, Parameter};
 use daqmeter_record::{Param, Workload};
 use libfuzzer_sys::fuzz_target;
 
@@ -37,7 +37,7 @@ fn open(engine: &Engine, workload: &Workload) {
     };
     let bytes = job.memory_bytes;
     let is_large = engine.name == "readout" && bytes.is_none_or(|bytes| bytes > MAX_BYTES);
-    if reaches_out(workload) || is_large || job.availability != Availability::Ready {
+    if reaches_out(workload) || is_large || job.waiver.is_some() {
         return;
     }
     let Ok(mut sessions) = job.open() else {

@@ -92,9 +92,8 @@ fn devices(write: RowWriter) -> String {
 fn engine_list(write: RowWriter) -> String {
     let row = |engine: &daqmeter_harness::Engine| {
         let job = engine.parse(&engine.example());
-        let state =
-            job.map_or_else(|fault| format!("waived: {fault}"), |job| prospect(&job.availability));
-        vec![engine.name.to_owned(), state, engine.description.to_owned()]
+        let waiver = job.map_or_else(|fault| Some(fault.0), |job| job.waiver);
+        vec![engine.name.to_owned(), prospect(waiver), engine.description.to_owned()]
     };
     write(&["engine", "state", "description"], &mut ENGINES.iter().map(row))
 }
@@ -135,7 +134,7 @@ fn copies(write: RowWriter) -> String {
     let row = |path: &CopyPath| {
         let value = path.to_possible_value().expect("no path is hidden");
         let help = value.get_help().map(ToString::to_string);
-        vec![value.get_name().to_owned(), help.unwrap_or_default(), prospect(&path.probe())]
+        vec![value.get_name().to_owned(), help.unwrap_or_default(), prospect(path.waiver())]
     };
     write(&["path", "description", "state"], &mut CopyPath::value_variants().iter().map(row))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use daqmeter_campaign::{Budget, Done, Plan, PlannedPoint, SHIPPED_PLANS, Site, engine};
-use daqmeter_harness::{Availability, StepPlan};
+use daqmeter_harness::StepPlan;
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
 use daqmeter_report::groups::in_groups;
@@ -120,17 +120,14 @@ pub(crate) fn points(plan: &Plan, is_json: bool) -> String {
 
 fn state(point: &PlannedPoint) -> Result<String, Failure> {
     let job = engine(&point.engine)?.parse(&point.workload)?;
-    if job.availability == Availability::Ready {
+    if job.waiver.is_none() {
         job.open()?;
     }
-    Ok(prospect(&job.availability))
+    Ok(prospect(job.waiver))
 }
 
-pub(crate) fn prospect(availability: &Availability) -> String {
-    match availability {
-        Availability::Ready => "ready".to_owned(),
-        Availability::Waived(reason) => format!("waived: {reason}"),
-    }
+pub(crate) fn prospect(waiver: Option<String>) -> String {
+    waiver.map_or_else(|| "ready".to_owned(), |reason| format!("waived: {reason}"))
 }
 
 fn steps(steps: StepPlan) -> String {

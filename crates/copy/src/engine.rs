@@ -51,7 +51,7 @@ impl Request for CopyRequest {
         Ok(Job {
             is_emulated: is_emulated(self),
             memory_bytes: Some(self.memory_bytes()),
-            availability: self.path.probe(),
+            waiver: self.path.waiver(),
             load: (self.load == CopyLoad::Heavy).then_some(|| Box::new(HeavyLoad::default())),
             ..Job::new(self, target(self), open)
         })

@@ -79,7 +79,7 @@ impl daqmeter_harness::Request for PollutionRequest {
         // The largest program: an image of 1 MiB and its results.
         const PROGRAM_BYTES: u64 = 16 << 20;
         Ok(Job {
-            availability: self.path.probe(),
+            waiver: self.path.waiver(),
             is_emulated: self.neighbour == Neighbour::Dma && engine::is_emulated(&self.copies()),
             memory_bytes: Some(self.copies().memory_bytes().saturating_add(PROGRAM_BYTES)),
             ..Job::new(self, self.test.as_str(), open)

@@ -1,7 +1,7 @@
 //! Byte-by-byte checks of every way to copy, without a clock.
 
 use clap::ValueEnum;
-use daqmeter_harness::{Availability, Session, StopFlag};
+use daqmeter_harness::{Session, StopFlag};
 use serde::Serialize;
 
 use crate::engine::open;
@@ -95,9 +95,9 @@ fn cases_of(path: CopyPath) -> Vec<CopyRequest> {
 }
 
 fn case(request: &CopyRequest, plan: &VerifyPlan, stop: &StopFlag) -> Option<Case> {
-    let outcome = match request.path.probe() {
-        Availability::Waived(reason) => CaseOutcome::Waived(reason),
-        Availability::Ready => sizes(request, plan, stop)?,
+    let outcome = match request.path.waiver() {
+        Some(reason) => CaseOutcome::Waived(reason),
+        None => sizes(request, plan, stop)?,
     };
     Some(Case {
         path: request.path,

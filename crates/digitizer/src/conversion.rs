@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use clap::{Args, Command, ValueEnum};
-use daqmeter_harness::{Availability, Fault, Problem, is_default};
+use daqmeter_harness::{Fault, Problem, is_default};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::units::parse_count;
@@ -231,15 +231,15 @@ impl ConversionRequest {
             .ok_or_else(|| Fault::new(format!("no {} kernel for {conversion:?} here", isa.name())))
     }
 
-    pub(crate) fn availability(&self) -> Availability {
+    pub(crate) fn waiver(&self) -> Option<String> {
         let isa = self.isa.isa();
-        Availability::Waived(if !isa.is_available() {
+        Some(if !isa.is_available() {
             let here: Vec<&str> = Isa::available().map(Isa::name).collect();
             format!("this CPU has no {}; it has {}", isa.name(), here.join(", "))
         } else if self.store == StoreChoice::NonTemporal && !isa.has_non_temporal() {
             format!("{} has no non-temporal stores; use cached", isa.name())
         } else {
-            return Availability::Ready;
+            return None;
         })
     }
 

@@ -48,7 +48,7 @@ impl Request for ConvertRequest {
     fn job(&self) -> Result<Job, Fault> {
         let lane = buffer_bytes(self.samples * 2) + buffer_bytes(self.out_bytes());
         Ok(Job {
-            availability: self.conversion.availability(),
+            waiver: self.conversion.waiver(),
             memory_bytes: Some(lane.saturating_mul(self.lanes as u64)),
             ..Job::new(self, self.target(), ConvertRequest::open)
         })

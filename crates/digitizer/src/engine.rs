@@ -29,7 +29,7 @@ impl Request for DigitizerRequest {
 
     fn job(&self) -> Result<Job, Fault> {
         Ok(Job {
-            availability: self.conversion.availability(),
+            waiver: self.conversion.waiver(),
             is_emulated: self.is_emulated(),
             owns_device: !self.is_emulated(),
             memory_bytes: self.memory_bytes(),
@@ -62,7 +62,7 @@ fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{Availability, Engine};
+    use daqmeter_harness::Engine;
     use daqmeter_record::{Param, Workload};
 
     use super::*;
@@ -155,10 +155,9 @@ mod tests {
     fn stores_that_an_instruction_set_has_not_are_refused_and_waived_in_plans() {
         let asked = workload().with("isa", "portable").with("store", "non-temporal");
         let reason = "portable has no non-temporal stores; use cached";
-        let probed = ENGINE.parse(&asked).unwrap().availability;
-        assert_eq!(probed, Availability::Waived(reason.to_owned()));
+        assert_eq!(ENGINE.parse(&asked).unwrap().waiver.as_deref(), Some(reason));
         assert_eq!(refusal(asked), reason);
-        assert_eq!(ENGINE.parse(&workload()).unwrap().availability, Availability::Ready);
+        assert_eq!(ENGINE.parse(&workload()).unwrap().waiver, None);
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub struct Job {
     pub owns_device: bool,
     /// Bytes of memory over all lanes without its limits, if known before it is opened.
     pub memory_bytes: Option<u64>,
-    pub availability: Availability,
+    /// Part that this host lacks, and the way to get it.
+    pub waiver: Option<String>,
     /// True if its record names the processes that used the CPUs: for points that last long enough
     /// to list all of them.
     pub names_processes: bool,
@@ -42,7 +43,7 @@ impl Job {
             is_emulated: false,
             owns_device: false,
             memory_bytes: None,
-            availability: Availability::Ready,
+            waiver: None,
             names_processes: false,
             load: None,
             steps: None,
@@ -68,9 +69,9 @@ impl Job {
 
     /// Makes one session for each lane; refuses work for which this host lacks a part.
     pub fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
-        match &self.availability {
-            Availability::Ready => (self.opener)(),
-            Availability::Waived(reason) => Err(Fault::new(reason.clone())),
+        match &self.waiver {
+            None => (self.opener)(),
+            Some(reason) => Err(Fault::new(reason.clone())),
         }
     }
 }
@@ -88,13 +89,6 @@ pub struct Parameter {
     pub about: String,
     /// True if its value is a text, even one that looks like a number.
     pub is_text: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Availability {
-    Ready,
-    /// Missing part, and the way to get it.
-    Waived(String),
 }
 
 pub trait Session: Send {

@@ -38,8 +38,7 @@ pub use cpu_list::CpuList;
 pub use daqmeter_record::{is_default, is_one, one};
 pub use devices::CardFamily;
 pub use engine::{
-    Availability, DeviceTime, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session, StageSpec,
-    Tally,
+    DeviceTime, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally,
 };
 pub use facts::Context;
 pub use guarded::guarded;

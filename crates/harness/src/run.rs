@@ -18,7 +18,7 @@ use crate::lanes::{Running, lane_thread, run_lanes};
 use crate::limits::Sought;
 pub use crate::sample::{INTERRUPTED, MAX_SAMPLES};
 use crate::settings::Settings;
-use crate::{Availability, Context, Engine, Fault, Job, Observer, Problem};
+use crate::{Context, Engine, Fault, Job, Observer, Problem};
 
 /// Returns the record of a point that could not be measured.
 pub fn failed(job: &Job, settings: &Settings, context: &Context, fault: Fault) -> RunRecord {
@@ -52,7 +52,7 @@ pub fn measure(
     observers: &mut [Box<dyn Observer>],
 ) -> Result<RunRecord, Fault> {
     let mut record = blank(job, settings, context);
-    if let (true, Availability::Waived(reason)) = (settings.waive, &job.availability) {
+    if let (true, Some(reason)) = (settings.waive, &job.waiver) {
         record.outcome = Outcome::Waived(reason.clone());
         return Ok(record);
     }
@@ -166,11 +166,8 @@ mod tests {
                 };
                 Ok(vec![lane(0), lane(1)])
             });
-            let availability = match self.waived {
-                true => Availability::Waived("no card; install one".into()),
-                false => Availability::Ready,
-            };
-            Job { availability, memory_bytes: self.memory_bytes, ..job }
+            let waiver = self.waived.then(|| "no card; install one".to_owned());
+            Job { waiver, memory_bytes: self.memory_bytes, ..job }
         }
     }
 

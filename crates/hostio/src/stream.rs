@@ -4,9 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
-use daqmeter_harness::{
-    Availability, Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally,
-};
+use daqmeter_harness::{Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally};
 use daqmeter_record::Ledger;
 use daqmeter_sys::affinity;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
@@ -39,7 +37,7 @@ impl Request for StreamRequest {
     fn job(&self) -> Result<Job, Fault> {
         let bytes = self.message_bytes as u64;
         Ok(Job {
-            availability: availability(),
+            waiver: waiver(),
             memory_bytes: Some(buffer_bytes(bytes).saturating_add(bytes)),
             ..Job::new(self, "tcp on loopback", open)
         })
@@ -74,11 +72,9 @@ fn open(request: &StreamRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     })])
 }
 
-fn availability() -> Availability {
-    match TcpListener::bind(("127.0.0.1", 0)) {
-        Ok(_) => Availability::Ready,
-        Err(error) => Availability::Waived(format!("no socket on loopback: {error}; bring lo up")),
-    }
+fn waiver() -> Option<String> {
+    let error = TcpListener::bind(("127.0.0.1", 0)).err()?;
+    Some(format!("no socket on loopback: {error}; bring lo up"))
 }
 
 impl Session for StreamSession {

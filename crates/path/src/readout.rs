@@ -4,7 +4,7 @@
 pub(crate) mod card;
 pub(crate) mod request;
 
-use daqmeter_harness::{Availability, Fault, Job, Problem, Request, StageSpec, Tally};
+use daqmeter_harness::{Fault, Job, Problem, Request, StageSpec, Tally};
 use daqmeter_readout::accounts::of_all;
 use daqmeter_readout::card::channel_ids;
 use daqmeter_readout::chain::filling_of;
@@ -40,13 +40,9 @@ impl Request for ReadoutRequest {
         let scenario = self.chosen.completed()?;
         let target = format!("{} over tcp", scenario.name);
         let memory_bytes = scenario.memory_bytes();
-        let availability =
-            match self.migration_cost_ns.map(|_| MigrationCost::check(&Files::default())) {
-                Some(Err(error)) => Availability::Waived(error.to_string()),
-                _ => Availability::Ready,
-            };
+        let checked = self.migration_cost_ns.map(|_| MigrationCost::check(&Files::default()));
         Ok(Job {
-            availability,
+            waiver: checked.and_then(Result::err).map(|error| error.to_string()),
             is_emulated: true,
             memory_bytes: Some(memory_bytes),
             names_processes: true,

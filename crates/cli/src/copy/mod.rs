@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_copy::{CopyPath, Direction};
-use daqmeter_harness::{Availability, Request, Settings};
+use daqmeter_harness::{Request, Settings};
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::plural;
 use daqmeter_report::Frame;
@@ -133,8 +133,5 @@ fn repetitions(text: &str) -> Result<u64, String> {
 }
 
 fn usable(path: CopyPath) -> Result<CopyPath, Failure> {
-    match path.probe() {
-        Availability::Ready => Ok(path),
-        Availability::Waived(reason) => Err(reason.into()),
-    }
+    path.waiver().map_or(Ok(path), |reason| Err(reason.into()))
 }

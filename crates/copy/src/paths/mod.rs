@@ -10,7 +10,7 @@ mod local;
 mod module;
 mod mover;
 
-use daqmeter_harness::{Availability, Fault};
+use daqmeter_harness::Fault;
 use daqmeter_kernels::copy::CopyKernel;
 
 use crate::request::{CopyContext, CopyPath, CopyRequest};
@@ -62,11 +62,9 @@ impl CopyPath {
         if module::has_channels() { CopyPath::Module } else { CopyPath::EngineThread }
     }
 
-    pub fn probe(self) -> Availability {
-        match self.maker().1(self) {
-            Some(why) => Availability::Waived(format!("{self}: {why}")),
-            None => Availability::Ready,
-        }
+    /// Returns what this host lacks for it, and how to get it.
+    pub fn waiver(self) -> Option<String> {
+        self.maker().1(self).map(|why| format!("{self}: {why}"))
     }
 
     pub(crate) fn open(self, request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault> {
