@@ -289,22 +289,16 @@ pub(crate) fn ls(arguments: &LsArguments) -> Ended {
         scan.unread.iter().for_each(|line| slave.warn(line));
         let first = |found: &ScannedRecord| Some(format!("{:#x}\n", found.first?));
         let found: Vec<&ScannedRecord> = scan.devices((*vendor, *device));
-        let chosen = index.map_or(Some(&found[..]), |at| found.get(at..=at));
-        return match (chosen, &found[..]) {
-            (_, []) => Err(Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"))),
-            (Some(chosen), _) => {
-                let chosen = chosen.iter().copied();
-                emit(&if *json {
-                    listing::json(chosen)
-                } else {
-                    chosen.filter_map(first).collect()
-                })
-            }
-            (None, all) => Err(Failure::tool(format!(
-                "the last index of device {vendor:#x}:{device:#x} is {}",
-                all.len() - 1
-            ))),
-        };
+        let none = || Failure::tool(format!("no device {vendor:#x}:{device:#x} on this bus"));
+        let last = found.len().checked_sub(1).ok_or_else(none)?;
+        let beyond =
+            || Failure::tool(format!("the last index of device {vendor:#x}:{device:#x} is {last}"));
+        let chosen = index.map_or(0..=last, |at| at..=at);
+        let chosen = found.get(chosen).ok_or_else(beyond)?.iter().copied();
+        return emit(&match json {
+            true => listing::json(chosen),
+            false => chosen.filter_map(first).collect(),
+        });
     }
     let records = scan.found.iter().filter(|found| !found.is_head);
     let done = emit(&if *json {
