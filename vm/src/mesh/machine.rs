@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory, Wrap};
+use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory};
 use daqmeter_record::Mesh;
 use serde_json::{Value, json};
 
@@ -253,12 +253,12 @@ impl Machine {
     pub(super) fn happen(&mut self, mesh: usize, all: &[Happening]) -> Result<()> {
         self.qmp.qmp("stop", json!({}))?;
         let emulator = &mut self.emulators[mesh];
-        let wraps: Vec<Wrap> = all.iter().flat_map(|what| emulator.happen(*what)).collect();
+        let wrapped: Vec<usize> = all.iter().flat_map(|what| emulator.happen(*what)).collect();
         self.qmp.qmp("cont", json!({}))?;
         let first: usize = self.meshes[..mesh].iter().map(Mesh::dtcs).sum();
-        for wrap in wraps {
+        for dtc in wrapped {
             for level in [1, 0] {
-                let (gic, line) = (&self.gic, spi(first + wrap.dtc));
+                let (gic, line) = (&self.gic, spi(first + dtc));
                 let request = format!("set_irq_in {gic} unnamed-gpio-in {line} {level}");
                 self.qtest.ask(&request, "OK", "FAIL")?;
             }

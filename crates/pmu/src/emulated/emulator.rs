@@ -24,11 +24,6 @@ pub struct Happening {
     pub count: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wrap {
-    pub dtc: usize,
-}
-
 #[derive(Debug)]
 pub struct Emulator<M> {
     mesh: Mesh,
@@ -72,8 +67,8 @@ impl<M: RegisterMemory> Emulator<M> {
         }
     }
 
-    /// Counts an occurrence, unless the counters are stopped.
-    pub fn happen(&mut self, what: Happening) -> Vec<Wrap> {
+    /// Counts an occurrence, unless the counters are stopped. Returns the DTCs whose counters wrapped.
+    pub fn happen(&mut self, what: Happening) -> Vec<usize> {
         self.acknowledge();
         let mut wraps = Vec::new();
         if !self.runs() {
@@ -90,7 +85,13 @@ impl<M: RegisterMemory> Emulator<M> {
         wraps
     }
 
-    fn count(&mut self, crosspoint: usize, monitor: usize, what: Happening, wraps: &mut Vec<Wrap>) {
+    fn count(
+        &mut self,
+        crosspoint: usize,
+        monitor: usize,
+        what: Happening,
+        wraps: &mut Vec<usize>,
+    ) {
         let base = self.places.crosspoints[crosspoint]
             + pmu_at(&self.mesh, XP)
             + DTM_STRIDE * monitor as u64;
@@ -155,7 +156,7 @@ impl<M: RegisterMemory> Emulator<M> {
         .find(|(.., event)| *event != 0)
     }
 
-    fn carry(&mut self, crosspoint: usize, global: u64, carried: u64, wraps: &mut Vec<Wrap>) {
+    fn carry(&mut self, crosspoint: usize, global: u64, carried: u64, wraps: &mut Vec<usize>) {
         if carried == 0 {
             return;
         }
@@ -169,7 +170,7 @@ impl<M: RegisterMemory> Emulator<M> {
         if sum >> 32 != 0 {
             let overflow = self.dtc_pmu(dtc) + DTC_OVERFLOW;
             self.memory.write(overflow, self.read(overflow) | 1 << global);
-            wraps.push(Wrap { dtc });
+            wraps.push(dtc);
         }
     }
 }
@@ -277,7 +278,7 @@ mod tests {
     fn a_wrap_of_the_controller_asks_for_an_interrupt_until_it_is_cleared() {
         let mut emulator = programmed("n1sdp", "HN-F", 0x24, 0xd);
         let event = happening(0x5, 0x24, 0xd, 1 << 47);
-        assert_eq!(emulator.happen(event), [Wrap { dtc: 0 }]);
+        assert_eq!(emulator.happen(event), [0]);
         let status = emulator.dtc_pmu(0) + DTC_OVERFLOW;
         assert_eq!(emulator.read(status), 1 << 3);
         emulator.memory.write(status + 8, 1 << 3);

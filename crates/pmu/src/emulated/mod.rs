@@ -5,6 +5,6 @@ mod emulator;
 mod image;
 mod synthetic;
 
-pub use emulator::{Emulator, Happening, Wrap};
+pub use emulator::{Emulator, Happening};
 pub use image::{Image, RegisterMemory};
 pub use synthetic::{Synthetic, catalogue, emulated};
