@@ -163,6 +163,11 @@ pub fn plural(count: u64, noun: &str) -> String {
     format!("{count} {plural}")
 }
 
+/// Writes a share in per cent, with significant digits and without a sign.
+pub fn percent(share: f64, digits: i32) -> String {
+    significant(share * 100.0, digits)
+}
+
 /// Joins texts with a mark between them; `None` without any.
 pub fn joined<T: Borrow<str>>(texts: impl IntoIterator<Item = T>, between: &str) -> Option<String> {
     let texts: Vec<T> = texts.into_iter().collect();

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use daqmeter_record::units::{plural, show_ns, significant};
+use daqmeter_record::units::{percent, plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
 use daqmeter_stats::{Doubt, Effect, Point, Terms, Unit, Verdict, compare};
 use serde::Serialize;
@@ -239,7 +239,7 @@ impl ComparedPoint {
             show_ns(self.b_ns),
             shown_ratio(self.ratio),
             format!("{} - {}", shown_ratio(self.interval.0), shown_ratio(self.interval.1)),
-            format!("{} %", per_cent(self.visible)),
+            format!("{} %", percent(self.visible, 2)),
         ]
     }
 }
@@ -249,10 +249,6 @@ fn shown_ratio(ratio: f64) -> String {
         0.01..100.0 => format!("{ratio:.3}"),
         _ => significant(ratio, 2),
     }
-}
-
-fn per_cent(fraction: f64) -> String {
-    significant(fraction * 100.0, 2)
 }
 
 impl Compared {
@@ -333,7 +329,7 @@ impl Compared {
             }
             Conclusion::Same => format!(
                 "same within {} % at {}",
-                per_cent(worst.fold(0.0, f64::max)),
+                percent(worst.fold(0.0, f64::max), 2),
                 plural(all as u64, "point")
             ),
             Conclusion::CannotTell => {

@@ -8,7 +8,7 @@ use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain
 use daqmeter_path::{Layout, Path, PathRequest};
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::PathLimit;
-use daqmeter_record::units::{show_mb_per_s, show_ns, significant};
+use daqmeter_record::units::{percent, show_mb_per_s, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
 
@@ -202,12 +202,11 @@ fn proved(
 }
 
 fn tables(explained: &Explanation, block_bytes: f64) -> (String, String) {
-    let percent = |share: f64| significant(share * 100.0, 3);
     let rate = |block_ns: f64| show_mb_per_s(block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9);
     let resource = |found: &Used| {
         let (used, least_ns) = (&found.used, found.least_ns.mean);
         let cycles = found.least_cycles.map_or("-".to_owned(), |cycles| significant(cycles, 3));
-        let shares = [percent(used.mean), percent(found.occupied.mean)];
+        let shares = [used.mean, found.occupied.mean].map(|share| percent(share, 3));
         [&[found.what.text()][..], &shares, &[cycles, show_ns(least_ns), rate(least_ns)]].concat()
     };
     let headings = ["resource", "use [%]", "use or wait [%]", "cycles", "per block", "max MB/s"];

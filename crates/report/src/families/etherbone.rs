@@ -1,7 +1,7 @@
 //! Etherbone: cycles in the counts of the study of 2018, per timestamp and by three windows; its
 //! figures; the cost of reading a register.
 
-use daqmeter_record::units::{plural, significant};
+use daqmeter_record::units::{percent, plural, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile};
 
@@ -41,7 +41,7 @@ fn shown_lost(record: &RunRecord) -> String {
     lost(record).map_or("0".to_owned(), |(lost, issued)| {
         let (low, high) = share_interval(lost, issued);
         let [share, low, high] =
-            [lost as f64 / issued as f64, low, high].map(|share| significant(share * 100.0, 2));
+            [lost as f64 / issued as f64, low, high].map(|share| percent(share, 2));
         format!("{share} ({low} - {high})")
     })
 }

@@ -6,7 +6,7 @@ pub mod classic;
 use std::collections::BTreeSet;
 
 use daqmeter_record::ledger::TRIGGERS;
-use daqmeter_record::units::{joined, plural, show_bytes, significant};
+use daqmeter_record::units::{joined, percent, plural, show_bytes, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
@@ -207,7 +207,7 @@ fn completion(records: &[RunRecord]) -> Option<(usize, [f64; 2])> {
 fn completion_answer(records: &[RunRecord]) -> Option<String> {
     let (boards, shares) = completion(records)?;
     let boards = plural(boards as u64, "board");
-    let [polling, interrupt] = shares.map(|share| significant(share * 100.0, 3));
+    let [polling, interrupt] = shares.map(|share| percent(share, 3));
     Some(format!(
         "With {boards}, polling took {polling} % of a CPU core and the interrupt {interrupt} %, in one run each."
     ))
@@ -215,10 +215,9 @@ fn completion_answer(records: &[RunRecord]) -> Option<String> {
 
 fn interrupt(records: &[RunRecord]) -> Option<Brief> {
     let (_, [polling, interrupt]) = completion(records)?;
-    let percent = |share: f64| significant(share * 100.0, 2);
     (polling > interrupt * WORTH_A_CHANGE).then(|| Brief::Change {
         what: "wait for triggers by interrupt".to_owned(),
-        gain: format!("{} % of a core -> {} %", percent(polling), percent(interrupt)),
+        gain: format!("{} % of a core -> {} %", percent(polling, 2), percent(interrupt, 2)),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use daqmeter_record::units::{joined, plural, show_bytes, show_ns, significant};
+use daqmeter_record::units::{joined, percent, plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host;
@@ -116,10 +116,6 @@ impl ChainRun<'_> {
     }
 }
 
-fn percent(share: f64) -> String {
-    significant(share * 100.0, 3)
-}
-
 /// Columns that a narrow table leaves out, the least important first.
 const SPARE: [&str; 9] = [
     "ring peak",
@@ -139,15 +135,15 @@ pub fn chains_text(records: &[RunRecord]) -> String {
         ("chain", |run| run.chain.clone()),
         ("poll us", |run| run.poll_us.map_or("interrupt".to_owned(), |us| significant(us, 4))),
         ("kHz", |run| significant(run.rate_hz / 1e3, 4)),
-        ("dead %", |run| percent(run.value("dead-time"))),
+        ("dead %", |run| percent(run.value("dead-time"), 3)),
         ("stopped", |run| run.ledger.stopped().to_string()),
         ("lost", |run| run.ledger.lost_on_the_way().to_string()),
         ("in ring", |run| show_bytes(run.value("ring found") as u64)),
         ("ring peak", |run| show_bytes(run.value("ring peak") as u64)),
         ("Mchunk/s", |run| significant(run.mchunks_per_s(), 3)),
-        ("reader CPU %", |run| percent(run.reader_cpu())),
+        ("reader CPU %", |run| percent(run.reader_cpu(), 3)),
         ("ns/chunk", |run| number(run.reader_ns_per_chunk(), 3)),
-        ("receiver CPU %", |run| percent(run.value("receiver-cpu"))),
+        ("receiver CPU %", |run| percent(run.value("receiver-cpu"), 3)),
         ("Gb/s", |run| significant(run.value("network") * 8e-9, 3)),
         ("p99 us", |run| number(run.record.counter("latency p99").map(|ns| ns / 1e3), 3)),
         ("of limit", ChainRun::of_limit),
@@ -162,7 +158,7 @@ pub fn asserted_by(counters: &[Counter]) -> String {
     let value = |name: String| counters.iter().find(|one| one.name == name).map(|one| one.value);
     let named = counters.iter().filter_map(|Counter { name, value: times, .. }| {
         let channel = name.strip_prefix("BUSY by ")?;
-        let share = percent(value(format!("dead-time {name}"))?);
+        let share = percent(value(format!("dead-time {name}"))?, 3);
         let still = value(format!("live {name}")).map_or("", |_| ", still asserted");
         let times = plural(*times as u64, "interval");
         Some(format!("{channel} ({times}, {share} % of the time{still})"))
@@ -196,9 +192,9 @@ fn details(record: &RunRecord) -> String {
     let outside = record.counter("dead-time BUSY from outside");
     let mut out = format!(
         " dead time: {} % by DMA, {} % by FIFO{}; {} intervals, longest {}{}; {} triggers stopped\n",
-        percent(value("dead-time BUSY-by-DMA")),
-        percent(value("dead-time BUSY-by-FIFO")),
-        outside.map_or(String::new(), |share| format!(", {} % from outside", percent(share))),
+        percent(value("dead-time BUSY-by-DMA"), 3),
+        percent(value("dead-time BUSY-by-FIFO"), 3),
+        outside.map_or(String::new(), |share| format!(", {} % from outside", percent(share, 3))),
         value("BUSY intervals"),
         show_ns(value("longest BUSY")),
         asserted_by(&record.counters),

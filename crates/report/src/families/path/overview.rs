@@ -3,7 +3,7 @@
 
 use daqmeter_record::path::{LimitFound, PathLimit, PathRun, PathThread};
 use daqmeter_record::resources::{Resource, What, resources};
-use daqmeter_record::units::{plural, significant};
+use daqmeter_record::units::{percent, plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
@@ -186,14 +186,13 @@ fn next(run: &PathRun, record: &RunRecord, parts: &[(String, f64)]) -> String {
         Some(Kept::TooShort) => return "longer run".to_owned(),
         Some(_) => return "rate not kept".to_owned(),
     }
-    let percent = |share: f64| significant(share * 100.0, 2);
-    let takes = largest(parts).map(|(part, share)| format!("{part} {} %", percent(*share)));
+    let takes = largest(parts).map(|(part, share)| format!("{part} {} %", percent(*share, 2)));
     let limit = run.limit.as_ref().filter(|_| !keeps_its_rate(run));
     match (limit.and_then(measured_change), limit.map(|limit| &limit.found)) {
         (Some((what, gain)), _) => format!("{}: {}x", short(&what), significant(gain.mean, 2)),
         (None, Some(LimitFound::CannotTell)) => "path explain".to_owned(),
         (None, None) if run.is_paced => {
-            format!("{} % of a core", percent(cpus_used(run) * run.cpus.max(1.0)))
+            format!("{} % of a core", percent(cpus_used(run) * run.cpus.max(1.0), 2))
         }
         _ => takes.unwrap_or_else(|| "-".to_owned()),
     }
