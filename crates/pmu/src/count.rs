@@ -319,7 +319,7 @@ mod tests {
     fn a_group_that_is_refused_ends_it_and_so_does_a_set_of_which_nothing_opens() {
         let mut script = Script { readings: vec![("a".into(), vec![])] };
         let refused = Count::open(&selection(&[&["a", "b"]]), &mut script).err();
-        assert_eq!(refused.map(|refused| refused.member), Some(1));
+        assert_eq!(refused.map(|refused| refused.event).as_deref(), Some("b"));
         assert!(Count::open(&selection(&[&["b"]]), &mut script).is_err());
     }
 

@@ -20,9 +20,14 @@ pub trait Counters: Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{event}`: {reason}")]
 pub struct Refused {
-    pub member: usize,
     pub event: String,
     pub reason: String,
+}
+
+impl Refused {
+    pub(crate) fn new(event: &PmuEvent, reason: &str) -> Refused {
+        Refused { event: event.name.clone(), reason: reason.to_owned() }
+    }
 }
 
 #[derive(Debug)]
@@ -45,13 +50,11 @@ struct Alone {
 
 impl Opener for KernelOpener {
     fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
-        if let [PmuEvent { sources, name, .. }] = group
-            && let [EventCounter::System(counter)] = sources.as_slice()
+        if let [event] = group
+            && let [EventCounter::System(counter)] = event.sources.as_slice()
         {
             // Without a first value the count would begin at the start of the host.
-            let reason = || "cannot be read".to_owned();
-            let refused = || Refused { member: 0, event: name.clone(), reason: reason() };
-            let last = counter.value().ok_or_else(refused)?;
+            let last = counter.value().ok_or_else(|| Refused::new(event, "cannot be read"))?;
             let (counter, since_ns) = (counter.clone(), clock::monotonic_ns());
             return Ok(Box::new(Alone { counter, last, passed: 0, since_ns }));
         }
@@ -70,17 +73,17 @@ impl Opener for KernelOpener {
 fn members(group: &[PmuEvent], place: usize) -> Result<(Vec<Attributes>, Vec<u32>), Refused> {
     let mut all = Vec::new();
     let mut on: Option<Vec<u32>> = None;
-    for (member, event) in group.iter().enumerate() {
-        let refuse =
-            |reason: &str| Refused { member, event: event.name.clone(), reason: reason.to_owned() };
+    for event in group {
         let Some(EventCounter::Perf { attributes, cpus }) = event.sources.get(place) else {
-            return Err(refuse(
+            return Err(Refused::new(
+                event,
                 "counters of files and of PMUs with another number of instances cannot be in one group",
             ));
         };
         match &on {
             Some(before) if before != cpus => {
-                return Err(refuse("it counts on other CPUs than the first of its group"));
+                let reason = "it counts on other CPUs than the first of its group";
+                return Err(Refused::new(event, reason));
             }
             _ => on = Some(cpus.clone()),
         }
@@ -94,7 +97,6 @@ impl KernelOpener {
         let member = refused.member;
         let reason = self.reason(group.len(), member, refused.error.errno().unwrap_or(0));
         Refused {
-            member,
             event: group.get(member).map_or(String::new(), |event| event.name.clone()),
             reason: reason.unwrap_or_else(|| refused.error.to_string()),
         }
@@ -173,10 +175,9 @@ pub(crate) mod fake {
     impl Opener for Script {
         fn open(&mut self, group: &[PmuEvent]) -> Result<Box<dyn Counters>, Refused> {
             let mut rows = Vec::new();
-            for (member, event) in group.iter().enumerate() {
+            for event in group {
                 let found = self.readings.iter().find(|(name, _)| *name == event.name);
-                let reason = "not in the script".to_owned();
-                let refused = || Refused { member, event: event.name.clone(), reason };
+                let refused = || Refused::new(event, "not in the script");
                 rows.push(found.ok_or_else(refused)?.1.clone());
             }
             Ok(Box::new(Scripted { rows, at: 0 }))
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn a_group_over_different_cpus_is_refused_before_it_is_opened() {
         let refused = members(&[event("a", &[0]), event("b", &[1])], 0).unwrap_err();
-        assert_eq!((refused.member, refused.event.as_str()), (1, "b"));
+        assert_eq!(refused.event, "b");
     }
 
     #[test]

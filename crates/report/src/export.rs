@@ -87,10 +87,6 @@ impl DataFrame {
         DataFrame { columns: names.chain(own).map(column).collect(), rows: 0 }
     }
 
-    pub fn len(&self) -> usize {
-        self.rows
-    }
-
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
@@ -265,12 +261,12 @@ mod tests {
         other.set_param("devices", "emu:l7");
         let records = [example(), waived(), other, example()];
         let whole = samples(&records);
-        assert_eq!(whole.len(), 36);
+        assert_eq!(whole.rows, 36);
         let (starts, times) = (floats(&whole, "start_ns"), floats(&whole, "sample_ns"));
         assert_eq!(starts[1].unwrap(), starts[0].unwrap() + times[0].unwrap());
         for (rows, expected) in [(1, &[12; 3][..]), (12, &[12; 3]), (13, &[24, 12]), (99, &[36])] {
             let parts: Vec<DataFrame> = sample_parts(&records, rows).collect();
-            assert!(parts.iter().map(DataFrame::len).eq(expected.iter().copied()), "{rows}");
+            assert!(parts.iter().map(|part| part.rows).eq(expected.iter().copied()), "{rows}");
             let csv = parts.iter().enumerate().map(|(at, part)| part.csv(at == 0));
             assert_eq!(csv.collect::<String>(), whole.csv(true));
         }
@@ -297,7 +293,7 @@ mod tests {
         let (event, end_ns) = (observed.events[0].clone(), observed.end_ns[0]);
         let rate = event.scaled(0).unwrap() / observed.seconds_of(&event, 0).unwrap();
         let frame = series(&[record]);
-        assert_eq!(frame.len(), rows);
+        assert_eq!(frame.rows, rows);
         let value = |wanted: &str| floats(&frame, wanted)[0].unwrap();
         assert_eq!(value("value"), event.scaled(0).unwrap());
         assert_eq!(value("per_s"), rate);

@@ -127,10 +127,9 @@ const MEMORY_REQUESTS: u64 = 0xd;
 impl Synthetic {
     fn group(&mut self, group: &[PmuEvent]) -> Result<Group, Refused> {
         let mut rates = Vec::new();
-        for (member, event) in group.iter().enumerate() {
+        for event in group {
             let Some(on) = &event.on_mesh else {
-                let reason = "it is not an event of the emulated mesh".to_owned();
-                return Err(Refused { member, event: event.name.clone(), reason });
+                return Err(Refused::new(event, "it is not an event of the emulated mesh"));
             };
             rates.push(self.rate(on));
         }
