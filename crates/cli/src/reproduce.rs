@@ -28,7 +28,7 @@ const PAGE: &str = "studies.html";
 /// machine are shown and not judged.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("json", json_help),
+    mut_arg("json", |option| option.help("Print each study as a JSON line instead of tables")),
     after_long_help = include_str!("../help/reproduce.txt")
 )]
 pub(crate) struct Arguments {
@@ -53,10 +53,6 @@ pub(crate) struct Arguments {
 
 /// Options of measurements.
 const OF_RUNS: [&str; 7] = ["repeat", "records", "pin", "metrics", "observe", "time", "wait_idle"];
-
-fn json_help(option: clap::Arg) -> clap::Arg {
-    option.help("Print each study as a JSON line instead of tables")
-}
 
 fn names() -> PossibleValuesParser {
     let value = |study: Study| PossibleValue::new(study.name).help(study.about().title.clone());

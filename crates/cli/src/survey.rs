@@ -31,7 +31,10 @@ use crate::run::refuse_refused;
 /// The page is report.html and the records are records.jsonl, or the next free names, such as
 /// report-2.html.
 #[derive(Debug, Args)]
-#[command(mut_arg("all", all_help), after_long_help = include_str!("../help/survey.txt"))]
+#[command(
+    mut_arg("all", |option| option.alias("tables").help(ALL)),
+    after_long_help = include_str!("../help/survey.txt")
+)]
 pub(crate) struct Arguments {
     /// Time for the whole survey
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "60s")]
@@ -43,9 +46,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
-fn all_help(option: clap::Arg) -> clap::Arg {
-    option.alias("tables").help("Print all answers and tables, too, with all rows and columns")
-}
+const ALL: &str = "Print all answers and tables, too, with all rows and columns";
 
 /// Columns of the summary, also of a file or a pipe: it is made to be pasted.
 const MAX_COLUMNS: usize = 80;

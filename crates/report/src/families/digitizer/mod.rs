@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
         Plot { id: "trace", marks: trace },
     ],
     questions: &[
-        ("How fast is read-out?", Some("readout"), readout_answer),
+        ("How fast is read-out?", Some("readout"), |records| rate_of_all(most_boards(records)?)),
         ("What does fusing read-out and conversion gain?", Some("fusion"), fusion_answer),
         ("Polling or interrupt?", None, completion_answer),
     ],
@@ -89,10 +89,6 @@ fn boards(record: &RunRecord) -> String {
         (count, all) if all >= count => plural(count as u64, "emulated board"),
         (count, some) => format!("{count} boards ({some} emulated)"),
     }
-}
-
-fn readout_answer(records: &[RunRecord]) -> Option<String> {
-    rate_of_all(most_boards(records)?)
 }
 
 /// Writes the rate of all boards, and its share of the rates of each board alone.
