@@ -2,30 +2,20 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 /// A C tool: its name, its verb, its letters that have a value, and its words.
 ///
 /// A number in the verb stands for a word of the tool, `1:2` for two. `n=--index` renames a letter,
-/// `c=` leaves it out: here as many cycles are on their way as the transport holds.
+/// `c=` leaves it out: here as many cycles are on their way as the transport holds. Errors that
+/// eb-put does not ask for are ignored (`f=-s`).
+#[derive(Deserialize)]
 pub(crate) struct EbTool(&'static str, &'static str, &'static str, &'static str);
 
-static TOOLS: [EbTool; 9] = [
-    EbTool("eb-ls", "ls", "adr", "[-n] proto/host/port"),
-    EbTool("eb-read", "read", "adr", "[-blpscf] proto/host/port address/size"),
-    EbTool("eb-write", "write", "adr", "[-blpscf] proto/host/port address/size value"),
-    EbTool("eb-find", "ls 0 --find 1:2 n=--index", "adrn", "[-n N] proto/host/port vendor device"),
-    EbTool(
-        "eb-get",
-        "read 0 1 --output 2 c=",
-        "adrc",
-        "[-blps] proto/host/port address/length file",
-    ),
-    // Errors that are not asked for are ignored.
-    EbTool("eb-put", "write 0 1 --from 2 c= f=-s", "adrc", "[-blpsf] proto/host/port address file"),
-    EbTool("eb-discover", "discover", "", "udp/broadcast"),
-    EbTool("eb-snoop", "snoop", "adw", "[-w WIDTHS] [-bl] port first-last [passive address]"),
-    EbTool("eb-tunnel", "tunnel", "", "[-q] port"),
-];
+static TOOLS: LazyLock<Vec<EbTool>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("eb_tools.json")).expect("tests read it"));
 
 /// Returns the tool that this program was called as.
 pub(crate) fn called() -> Option<&'static EbTool> {
