@@ -1,7 +1,6 @@
 //! `daqmeter serve`: records in the browser, on loopback only. A request names no path of the file
 //! system, but the number of a file among those of the command line.
 
-use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -11,6 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_record::jsonl;
 use daqmeter_record::units::{plural, show_bytes};
+use daqmeter_report::index_page;
 use daqmeter_sys::host::open_regular;
 
 use crate::files::files_of;
@@ -106,22 +106,11 @@ fn page(file: &Path) -> Result<Answer, String> {
 }
 
 fn index(files: &[PathBuf]) -> String {
-    let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"refresh\" content=\"10\"><title>daqmeter records</title>\n\
-         <style>body{max-width:60rem;margin:2rem auto;padding:0 1.25rem;font:16px/1.5 system-ui,\"DejaVu Sans\",sans-serif}</style></head>\n\
-         <body><h1>Records</h1><ul>\n",
-    );
-    for file in files {
+    let page = |file: &PathBuf| {
         let bytes = std::fs::metadata(file).map_or(0, |facts| facts.len());
-        let name = file.display().to_string();
-        let name = name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        let (number, bytes) = (number(file), show_bytes(bytes));
-        let _ = writeln!(out, "<li><a href=\"/report/{number}\">{name}</a> ({bytes})</li>");
-    }
-    out.push_str("</ul>\n<p><code>daqmeter survey</code> makes more.</p></body></html>\n");
-    out
+        [number(file), file.display().to_string(), show_bytes(bytes)]
+    };
+    index_page(&files.iter().map(page).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -28,6 +28,11 @@ const SCRIPT: &str = include_str!("../assets/page.js");
 const UPLOT_SCRIPT: &str = include_str!("../assets/uPlot.iife.min.js");
 const UPLOT_STYLE: &str = include_str!("../assets/uPlot.min.css");
 
+/// Makes the index of pages, of which each has a number, a name and a size.
+pub fn index_page(pages: &[[String; 3]]) -> String {
+    rendered("index.html", include_str!("../assets/index.html"), context! { pages => serde(pages) })
+}
+
 pub fn page(records: &[RunRecord]) -> String {
     page_of(records, figures(records), &[])
 }

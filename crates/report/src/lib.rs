@@ -44,7 +44,7 @@ pub use families::{copy, etherbone, felix, figures, path as paths, pmu};
 pub use figures::Figure;
 pub use frame::Frame;
 pub use headline::{disturbed, headline};
-pub use html::{page, page_of};
+pub use html::{index_page, page, page_of};
 pub use rows::rows;
 pub use screen::{host_text, survey_frame};
 
