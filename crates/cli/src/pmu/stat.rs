@@ -55,14 +55,14 @@ pub(crate) struct Arguments {
     ///
     /// Records come from --records, or from --observe of another verb. The output of perf stat may
     /// be text, -x or -j. With --group, the rates of its events are computed.
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_COUNTS)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_COUNTS, conflicts_with_all = OF_EVENTS)]
     pub(super) from: Option<PathBuf>,
     /// Show which events fit at once and the time share of each, instead of counting
-    #[arg(long, conflicts_with_all = NOT_OF_PLANS)]
+    #[arg(long, conflicts_with_all = OF_COUNTS, conflicts_with_all = OF_TABLES, conflicts_with_all = OF_RECORDS)]
     pub(super) plan: bool,
     /// Driver rules of a plan: a Linux version (mainline: 6.18) or the N1SDP's software release
     /// [default: this kernel for its own mesh, else mainline]
-    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan", conflicts_with_all = NOT_OF_PLANS, hide_short_help = true)]
+    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan", conflicts_with_all = OF_COUNTS, conflicts_with_all = OF_TABLES, conflicts_with_all = OF_RECORDS, hide_short_help = true)]
     pub(super) driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
@@ -82,29 +82,12 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
-/// Options that choose what is counted, and for how long.
-const OF_COUNTS: [&str; 12] = [
-    "events", "heat", "by", "map", "part", "emulated", "time", "count", "step", "metrics",
-    "all_cpus", "command",
-];
-
-const NOT_OF_PLANS: [&str; 15] = [
-    "by",
-    "names",
-    "from",
-    "interval",
-    "time",
-    "count",
-    "step",
-    "metrics",
-    "separator",
-    "bytes",
-    "records",
-    "output",
-    "quiet",
-    "all_cpus",
-    "command",
-];
+// Options that act only in some modes: neither records nor plans are counted, a plan shows and
+// records no counts, and records have their events.
+const OF_COUNTS: [&str; 7] = ["by", "time", "count", "step", "metrics", "all_cpus", "command"];
+const OF_TABLES: [&str; 5] = ["names", "from", "interval", "separator", "bytes"];
+const OF_RECORDS: [&str; 3] = ["records", "output", "quiet"];
+const OF_EVENTS: [&str; 5] = ["events", "heat", "map", "part", "emulated"];
 
 /// Reads a separator; a tab may be written as for perf.
 fn separator(text: &str) -> Result<char, String> {
