@@ -100,7 +100,7 @@ impl PmuEvent {
 }
 
 /// Appends the problem to the text, mostly after a colon.
-fn wrong(text: &str, problem: &str) -> Fault {
+pub(crate) fn wrong(text: &str, problem: &str) -> Fault {
     Fault::new(format!("`{text}`{problem}"))
 }
 

@@ -11,7 +11,7 @@ use daqmeter_record::Mesh;
 use daqmeter_record::units::joined;
 
 use super::driver::{Driver, Filter, filter_of};
-use crate::event::{OnMesh, PmuEvent};
+use crate::event::{OnMesh, PmuEvent, wrong};
 use crate::mesh::nodes::{self, DTC, RND, RNI, WATCHPOINT, XP};
 
 pub(super) const CONTROLLER_COUNTERS: usize = 8;
@@ -114,7 +114,10 @@ impl<'a> Rules<'a> {
 
     pub(super) fn demand(&self, event: &PmuEvent) -> Result<Demand, Fault> {
         let on = event.on_mesh.as_ref().ok_or_else(|| {
-            wrong(event, " is not an event of a mesh: what it shares with others is not known")
+            wrong(
+                &event.name,
+                " is not an event of a mesh: what it shares with others is not known",
+            )
         })?;
         if on.type_code == DTC {
             return Ok(Demand { cycles: true, ..Demand::default() });
@@ -186,7 +189,7 @@ impl<'a> Rules<'a> {
         let (all, mesh) = (self.of_type(on.type_code), &self.mesh.name);
         let kind = self.kind(on.type_code);
         if all.is_empty() {
-            return Err(wrong(event, &format!(": {mesh} has no node of type {kind}")));
+            return Err(wrong(&event.name, &format!(": {mesh} has no node of type {kind}")));
         }
         let Some(wanted) = on.node_id else {
             return Ok(all.into_iter().map(|(_, place)| place).collect());
@@ -194,7 +197,7 @@ impl<'a> Rules<'a> {
         let found = all.iter().find(|(id, _)| *id == wanted).map(|(_, place)| vec![*place]);
         found.ok_or_else(|| {
             let there = self.instead_of(wanted, &all);
-            wrong(event, &format!(": {mesh} has no {kind} with NodeID {wanted:#x}; {there}"))
+            wrong(&event.name, &format!(": {mesh} has no {kind} with NodeID {wanted:#x}; {there}"))
         })
     }
 
@@ -395,8 +398,4 @@ impl<'a> Rules<'a> {
     pub fn check(&self, groups: &[Vec<PmuEvent>]) -> Result<(), Fault> {
         self.demands(groups).map(drop)
     }
-}
-
-fn wrong(event: &PmuEvent, problem: &str) -> Fault {
-    Fault::new(format!("`{}`{problem}", event.name))
 }
