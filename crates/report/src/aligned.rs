@@ -123,7 +123,6 @@ fn table_in(
         let numbers = inside(numbers.start)..inside(numbers.end);
         let cells: Vec<Vec<String>> = rows.iter().map(|row| of_kept(row)).collect();
         if let Some(widths) = widths(&names, numbers.clone(), &cells, lines, columns) {
-            let widths = unfolded(&names, widths, columns);
             let fold = |(cell, width): (&str, &usize)| folded(cell, *width, 0);
             let names: Vec<String> = names.iter().copied().zip(&widths).map(fold).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -183,22 +182,6 @@ fn widths(
         widths[widest] -= 1;
     }
     Some(widths)
-}
-
-/// Widens columns while there is room, so that the highest heading has fewer lines.
-fn unfolded(headings: &[&str], mut widths: Vec<usize>, columns: usize) -> Vec<usize> {
-    let lines = |at: usize, width: usize| folded(headings[at], width, 0).lines().count();
-    loop {
-        let free = columns.saturating_sub(widths.iter().map(|width| width + 2).sum::<usize>() - 1);
-        let wider = (0..widths.len()).filter_map(|at| {
-            let now = lines(at, widths[at]);
-            let width =
-                (widths[at] + 1..=widths[at] + free).find(|width| lines(at, *width) < now)?;
-            Some((now, at, width))
-        });
-        let Some((_, at, width)) = wider.max_by_key(|(lines, ..)| *lines) else { return widths };
-        widths[at] = width;
-    }
 }
 
 fn in_columns(headings: &[&str], numbers: Range<usize>, rows: &[Vec<String>]) -> String {
