@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use daqmeter_harness::{Fault, Shipped, TomlText};
 use daqmeter_record::mesh::Node;
 use daqmeter_record::observed::{ObservedEvent, ObservedMetric};
+use daqmeter_record::units::joined;
 use daqmeter_record::{Mesh, Observations};
 use serde::Deserialize;
 
@@ -277,11 +278,10 @@ impl MetricGroup {
             whole.flat_map(|(_, metric)| by_place(metric, &observed.events)).collect();
         if metrics.is_empty() {
             let missing = self.events.iter().filter(|event| !ids.contains(&event.id.as_str()));
-            let missing: Vec<&str> = missing.map(|event| event.event.as_str()).collect();
+            let missing = joined(missing.map(|event| event.event.as_str()), " or ");
+            let (name, missing) = (&self.name, missing.unwrap_or_default());
             return Err(Fault::new(format!(
-                "none of the rates of group `{}` can be computed: there is no {}",
-                self.name,
-                missing.join(" or ")
+                "none of the rates of group `{name}` can be computed: there is no {missing}"
             )));
         }
         observed.metrics.extend(metrics);

@@ -110,9 +110,7 @@ impl CountedHost {
         let used = self.meshes.iter().filter(used);
         let warnings: Vec<String> = used.filter_map(|mesh| self.driver.warning(mesh)).collect();
         set.warnings.extend(warnings);
-        for group in &set.groups {
-            self.check(group)?;
-        }
+        set.groups.iter().try_for_each(|group| self.check(group))?;
         Ok(Selection { what: names.join(", "), set, metrics, meshes: self.meshes.clone() })
     }
 

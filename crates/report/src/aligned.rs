@@ -186,10 +186,7 @@ fn widths(
 
 fn in_columns(headings: &[&str], numbers: Range<usize>, rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(headings.iter().copied());
-    for row in rows {
-        table.add_row(row);
-    }
+    table.load_style(NOTHING).set_header(headings.iter().copied()).add_rows(rows);
     for column in numbers {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);

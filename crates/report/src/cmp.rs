@@ -2,7 +2,6 @@
 //! a verdict.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write;
 
 use daqmeter_record::units::{percent, plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
@@ -298,9 +297,8 @@ impl Compared {
         if !rows.is_empty() {
             tables = numbers_from(3, &HEADINGS, rows);
         }
-        for broken in &self.broken {
-            let _ = writeln!(tables, "{}", wrapped(&format!("broken   {broken}"), 9));
-        }
+        let broken = self.broken.iter().map(|broken| wrapped(&format!("broken   {broken}"), 9));
+        tables.extend(broken.map(|line| line + "\n"));
         Frame { answer: vec![self.verdict()], tables, notes: self.notes() }
     }
 

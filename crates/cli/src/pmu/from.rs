@@ -41,9 +41,7 @@ fn replay(path: &Path, records: Vec<RunRecord>, arguments: &Arguments) -> Ended 
         if is_text {
             emit(&format!("{}: {}\n", record.time_utc, record.command))?;
         }
-        for at in 0..observed.end_ns.len() {
-            arguments.print(observed, at, true)?;
-        }
+        (0..observed.end_ns.len()).try_for_each(|at| arguments.print(observed, at, true))?;
         if is_text {
             emit(&format!("{}\n", arguments.summary(observed)))?;
         }
@@ -97,9 +95,8 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
         }
         // One interval is its own summary.
         let is_shown = observed.end_ns.len() > 1 || arguments.separator.is_some();
-        for at in (0..observed.end_ns.len()).filter(|_| is_shown) {
-            arguments.print(&observed, at, false)?;
-        }
+        let mut shown = (0..observed.end_ns.len()).filter(|_| is_shown);
+        shown.try_for_each(|at| arguments.print(&observed, at, false))?;
         let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
         let workload = Workload::new("pmu").with("what", "perf stat");
         let mut record = context().blank_record(info, workload);

@@ -158,10 +158,9 @@ impl Image {
         if file.metadata()?.len() < at + bytes {
             file.set_len(at + bytes)?;
         }
-        for (offset, value) in &self.values {
-            file.write_all_at(&value.to_le_bytes(), at + offset)?;
-        }
-        Ok(())
+        let write =
+            |(offset, value): (&u64, &u64)| file.write_all_at(&value.to_le_bytes(), at + offset);
+        self.values.iter().try_for_each(write)
     }
 }
 

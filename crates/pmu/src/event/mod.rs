@@ -160,12 +160,11 @@ impl EventResolver<'_> {
     /// Resolves texts in the form of perf's `-e`.
     pub fn resolve(&self, texts: &[String]) -> Result<EventSet, Fault> {
         let mut set = EventSet::default();
-        for group in texts.iter().map(|text| split_groups(text)).collect::<Result<Vec<_>, _>>()? {
-            for group in group {
-                let events = group.iter().map(|event| self.event(event, &mut set.warnings));
-                let events = events.collect::<Result<_, _>>()?;
-                set.groups.push(events);
-            }
+        let groups = texts.iter().map(|text| split_groups(text)).collect::<Result<Vec<_>, _>>()?;
+        for group in groups.concat() {
+            let events = group.iter().map(|event| self.event(event, &mut set.warnings));
+            let events = events.collect::<Result<_, _>>()?;
+            set.groups.push(events);
         }
         if set.warnings.len() > 1 {
             let others = set.warnings.len() - 1;

@@ -197,10 +197,9 @@ fn add_crosspoint(mesh: &mut Mesh, xp: &DescribedXp) -> Result<(), String> {
         return Err(format!("crosspoint ({x},{y}) has {count} ports; {MAX_PORTS} at most"));
     }
     let node_id = node_id(mesh, x, y)?;
-    let mut ports = Vec::new();
-    for (port, text) in xp.ports.iter().enumerate() {
-        ports.push(add_devices(mesh, xp, node_id, port, text)?);
-    }
+    let ports = xp.ports.iter().enumerate();
+    let ports = ports.map(|(port, text)| add_devices(mesh, xp, node_id, port, text));
+    let ports = ports.collect::<Result<_, _>>()?;
     let logical_id = u16::try_from(mesh.crosspoints.len()).unwrap_or(u16::MAX);
     mesh.crosspoints.push(Crosspoint { x, y, node_id, logical_id, dtc: xp.dtc, ports });
     Ok(())

@@ -295,10 +295,8 @@ impl<'a> Rules<'a> {
         taken: &mut Taken,
         group: &[Demand],
     ) -> Result<(), (usize, CounterLimit)> {
-        for (member, demand) in group.iter().enumerate() {
-            self.take(taken, demand).map_err(|limit| (member, limit))?;
-        }
-        Ok(())
+        let take = |(member, demand)| self.take(taken, demand).map_err(|limit| (member, limit));
+        group.iter().enumerate().try_for_each(take)
     }
 
     /// Compares counts with `==`, as the driver does. So a monitor that an event of several nodes
@@ -326,10 +324,7 @@ impl<'a> Rules<'a> {
         if let Some(at) = full.find(|at| any || demand.controllers.contains(at)) {
             return Err(CounterLimit::Controller(at));
         }
-        for monitor in &demand.booked {
-            self.check_monitor(taken, demand, *monitor)?;
-        }
-        Ok(())
+        demand.booked.iter().try_for_each(|monitor| self.check_monitor(taken, demand, *monitor))
     }
 
     fn check_monitor(&self, taken: &Taken, demand: &Demand, at: usize) -> Result<(), CounterLimit> {
