@@ -85,8 +85,8 @@ pub(crate) fn fewer<T>(mut rows: Vec<T>) -> (Vec<T>, String) {
     (rows, format!(" {left}: --all\n"))
 }
 
-/// Writes a table. One that is too broad leaves out `spare` columns in their order, and says so
-/// below.
+/// Writes a table; nothing without rows. One that is too broad leaves out `spare` columns in their
+/// order, and says so below.
 pub(crate) fn fitted(
     headings: &[&str],
     numbers: Range<usize>,
@@ -96,7 +96,10 @@ pub(crate) fn fitted(
     let rows = rows.into_iter();
     let rows = rows.map(|row| row.iter().map(|cell| sanitise::text(cell).into_owned()).collect());
     let rows: Vec<Vec<String>> = rows.collect();
-    table_in(table_window(), headings, numbers, spare, &rows)
+    match rows.is_empty() {
+        true => String::new(),
+        false => table_in(table_window(), headings, numbers, spare, &rows),
+    }
 }
 
 fn table_in(

@@ -293,10 +293,7 @@ impl Compared {
     pub fn frame(&self, all: bool) -> Frame {
         let shown = self.points.iter().filter(|point| all || point.differs());
         let rows: Vec<Vec<String>> = shown.map(ComparedPoint::row).collect();
-        let mut tables = String::new();
-        if !rows.is_empty() {
-            tables = numbers_from(3, &HEADINGS, rows);
-        }
+        let mut tables = numbers_from(3, &HEADINGS, rows);
         let broken = self.broken.iter().map(|broken| wrapped(&format!("broken   {broken}"), 9));
         tables.extend(broken.map(|line| line + "\n"));
         Frame { answer: vec![self.verdict()], tables, notes: self.notes() }

@@ -36,7 +36,6 @@ pub fn survey_frame(records: &[RunRecord]) -> Frame {
 fn screen(records: &[RunRecord]) -> String {
     let chains = chains(records);
     let rows: Vec<&PathRow> = chains.iter().map(|chain| &chain.row).collect();
-    let paths = if rows.is_empty() { String::new() } else { rows_text(&rows) };
     let emulated = "e: from an emulated device, says nothing about a real one";
     let emulated = rows.iter().any(|row| row.is_emulated).then(|| wrapped(emulated, 2) + "\n");
     let (host, changes) = briefs(records);
@@ -45,7 +44,7 @@ fn screen(records: &[RunRecord]) -> String {
         .enumerate()
         .map(|(at, (what, gain))| wrapped(&format!("  {}  {what}: {gain}", at + 1), 5) + "\n");
     let sections = [
-        ("", paths + &emulated.unwrap_or_default()),
+        ("", rows_text(&rows) + &emulated.unwrap_or_default()),
         ("this host", host.iter().map(|line| wrapped(&format!("  {line}"), 4) + "\n").collect()),
         ("worth changing (measured here)", changes.collect()),
     ];

@@ -135,11 +135,8 @@ pub fn full(study: &ReproducedStudy) -> Frame {
         cells
     });
     let headings: Vec<&str> = columns().map(|(heading, _)| heading).collect();
-    let mut tables = String::new();
-    if !shown.is_empty() {
-        let (rows, left_out) = fewer(rows.collect());
-        tables = fitted(&headings, 0..0, &["where", "derived", "model"], rows) + &left_out;
-    }
+    let (rows, left_out) = fewer(rows.collect());
+    let mut tables = fitted(&headings, 0..0, &["where", "derived", "model"], rows) + &left_out;
     if let more @ 1.. = study.rows.len() - shown.len() {
         let _ = writeln!(tables, " {} as published: --all", plural(more as u64, "row"));
     }
@@ -157,13 +154,9 @@ pub fn full(study: &ReproducedStudy) -> Frame {
 /// Shows several studies: a line for each, and what differs.
 pub fn overview(studies: &[ReproducedStudy]) -> Frame {
     let line = |study: &ReproducedStudy| format!("{}: {}", study.title, study.summary());
-    let differs: Vec<Vec<String>> = studies.iter().flat_map(contradictions).collect();
-    let mut tables = String::new();
-    if !differs.is_empty() {
-        let headings =
-            ["study", "row or finding", "published", "model", "here", "verdict", "where"];
-        tables.push_str(&fitted(&headings, 0..0, &["where", "model"], differs));
-    }
+    let differs = studies.iter().flat_map(contradictions);
+    let headings = ["study", "row or finding", "published", "model", "here", "verdict", "where"];
+    let tables = fitted(&headings, 0..0, &["where", "model"], differs);
     Frame { answer: studies.iter().map(line).collect(), tables, ..Frame::default() }
 }
 

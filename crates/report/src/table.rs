@@ -25,6 +25,9 @@ use crate::rows::{points, rows_among};
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     let middle = middle_runs(records);
     let rows = rows_among(&middle, records);
+    if rows.is_empty() {
+        return String::new();
+    }
     let ShownTable { headings, numbers, lines, .. } = with_totals(&rows, chosen(&rows));
     // The note is the last column; a reader misses those first that other columns or lines tell.
     let spare = ["CPU [%]", "of limit", "study", "note"];
@@ -34,7 +37,7 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
 
 /// Shows the rows of stages; behind them faults, ledgers, warnings and conditions.
 pub fn stages(records: &[RunRecord]) -> Frame {
-    let mut table = if pmu::only_counted(records) { String::new() } else { rows_only(records) };
+    let mut table = rows_only(records);
     let hot = records.iter().flat_map(|record| record.hotspots.iter().take(8));
     hot.for_each(|Hotspot { share, space, symbol }| {
         let line = format!(" {:5.1} %  [{space}] {symbol}", share * 100.0);

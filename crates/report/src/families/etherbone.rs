@@ -312,7 +312,7 @@ fn round_trips(records: &[RunRecord]) -> String {
         (point, sorted(&us))
     });
     let trips: Vec<RoundTrips<'_>> = trips.collect();
-    if trips.is_empty() { String::new() } else { table(2, &trip_columns(), &trips) }
+    table(2, &trip_columns(), &trips)
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ pub fn chains_text(records: &[RunRecord]) -> String {
         ("of limit", ChainRun::of_limit),
         ("ledger", ChainRun::ledger_state),
     ];
-    if runs.is_empty() { String::new() } else { table_without(1, &columns, &SPARE, &runs) }
+    table_without(1, &columns, &SPARE, &runs)
 }
 
 /// Names the channels that asserted BUSY; empty if none did.

@@ -1,13 +1,13 @@
 //! Host beside a chain: processes, load, mitigations, and each channel's ring.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use daqmeter_record::border::sum;
 use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
 use crate::aligned::{TextColumn, table_without};
+use crate::groups::in_groups;
 
 const SHOWN: usize = 24;
 
@@ -45,14 +45,12 @@ pub(super) fn occupancy(record: &RunRecord) -> Vec<String> {
         let place: (u32, u32) = (device.parse().ok()?, channel.parse().ok()?);
         Some((place, series.values.iter().rev().find_map(|value| *value)?))
     });
-    let mut lines: BTreeMap<u32, String> = BTreeMap::new();
-    for ((device, _), bytes) in filled.collect::<BTreeMap<_, _>>() {
-        let head = || format!("bytes in the ring of device {device}, by channel:");
-        let line = lines.entry(device).or_insert_with(head);
-        let comma = if line.ends_with(':') { "" } else { " " };
-        let _ = write!(line, "{comma} {bytes:.0}");
-    }
-    lines.into_values().collect()
+    let filled = filled.collect::<BTreeMap<_, _>>().into_iter();
+    let by_device = in_groups(filled.map(|((device, _), bytes)| (device, format!("{bytes:.0}"))));
+    let line = |(device, bytes): (u32, Vec<String>)| {
+        format!("bytes in the ring of device {device}, by channel: {}", bytes.join("  "))
+    };
+    by_device.into_iter().map(line).collect()
 }
 
 /// Writes the processes as `top` does: threads of this program (`chain`), its other processes
@@ -94,7 +92,7 @@ pub(super) fn processes(record: &RunRecord) -> String {
     ];
     let all = record.host_cpu.processes.iter().take(SHOWN).map(|process| (process, record));
     let all: Vec<Process<'_>> = all.collect();
-    if all.is_empty() { String::new() } else { table_without(3, &columns, &SPARE, &all) }
+    table_without(3, &columns, &SPARE, &all)
 }
 
 #[cfg(test)]

@@ -77,9 +77,7 @@ pub fn runs(records: &[RunRecord]) -> Frame {
             tables.push_str(&facts::lines(&facts::behind(said, run)));
             tables.push('\n');
             tables.push_str(&tables::threads(run));
-            if !run.queues.is_empty() {
-                tables.push_str(&tables::queues(run));
-            }
+            tables.push_str(&tables::queues(run));
         }
         notes.extend(faults_and_ledgers(record));
     }

@@ -26,12 +26,6 @@ fn end_s(observed: &Observations, interval: usize) -> f64 {
     observed.end_ns[interval].saturating_sub(observed.begin_ns) as f64 * 1e-9
 }
 
-/// Tests for records of counters alone, which have no stages.
-pub(crate) fn only_counted(records: &[RunRecord]) -> bool {
-    let has_stage = |record: &RunRecord| record.lanes.iter().any(|lane| !lane.stages.is_empty());
-    !records.iter().any(has_stage) && records.iter().any(|record| record.engine.name == ENGINE)
-}
-
 pub(crate) fn verified(records: &[RunRecord]) -> Option<PlainAnswer> {
     let is_verified =
         |record: &&RunRecord| record.engine.name == ENGINE && record.engine.target == "verify";
