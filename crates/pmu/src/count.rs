@@ -34,7 +34,7 @@ pub struct Count {
     groups: Vec<(Range<usize>, OpenGroup)>,
     before: Vec<Reading>,
     now: Vec<Reading>,
-    observed: Observations,
+    pub observed: Observations,
     origin_ns: u64,
     read_ns: u64,
     pub refused: Vec<Refused>,
@@ -167,10 +167,6 @@ impl Count {
         }
         self.observed.fill_metrics();
     }
-
-    pub fn finish(self) -> Observations {
-        self.observed
-    }
 }
 
 pub fn totals(observed: &Observations) -> Vec<Counter> {
@@ -271,7 +267,7 @@ mod tests {
         count.begin(0);
         count.interval();
         count.interval();
-        let observed = count.finish();
+        let observed = count.observed;
         let a = &observed.events[0];
         assert_eq!(
             (a.count.as_slice(), a.enabled_ns.as_slice(), a.running_ns.as_slice()),

@@ -5,10 +5,10 @@ use daqmeter_record::Mesh;
 use daqmeter_sys::host::Files;
 
 use crate::count::Selection;
-use crate::emulated::{catalogue, emulated};
+use crate::emulated::catalogue;
 use crate::event::{EventResolver, PmuEvent};
 use crate::groups::MetricGroup;
-use crate::mesh::{self, nodes};
+use crate::mesh::{self, nodes, topology};
 use crate::plan::{Driver, Rules};
 use crate::sysfs::{Pmu, discover};
 
@@ -38,12 +38,12 @@ impl CountedHost {
         CountedHost { driver, files, pmus, meshes, is_emulated: false }
     }
 
-    /// Returns a host with the shipped mesh of that name.
+    /// Returns a host with the shipped mesh of that name, as `arm_cmn_0`, and its PMU.
     pub fn emulated(name: &str) -> Option<CountedHost> {
-        let (mesh, pmu) = emulated(name)?;
+        let mesh = Mesh { name: "arm_cmn_0".to_owned(), ..topology::shipped(name)? };
         Some(CountedHost {
             files: Files::default(),
-            pmus: vec![pmu],
+            pmus: vec![catalogue(&mesh)],
             meshes: vec![mesh],
             is_emulated: true,
             driver: Driver::Mainline,

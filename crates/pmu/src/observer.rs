@@ -67,7 +67,7 @@ impl<O: Opener + Send> Observer for PmuObserver<O> {
     fn stop(&mut self) -> Vec<Counter> {
         self.last = self.running.take().and_then(|(stop, thread)| {
             drop(stop);
-            thread.join().ok().map(Count::finish)
+            thread.join().ok().map(|count| count.observed)
         });
         self.last.as_ref().map(totals).unwrap_or_default()
     }

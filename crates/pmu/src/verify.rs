@@ -286,7 +286,7 @@ impl Verification<'_> {
 
 fn judged(load: VerifyLoad, meter: Meter, mut count: Count, moved: &Moved) -> CounterCheck {
     count.interval();
-    let observed = count.finish();
+    let observed = count.observed;
     let counts = observed.events.iter().map(|event| Some(event.total_scaled()?.0));
     let counted = counts.sum::<Option<f64>>().map(|counts| counts * meter.bytes_per_event);
     let verdict = counted.map_or_else(

@@ -8,11 +8,9 @@ use daqmeter_digitizer::devices::sis8300::emulated::{Profile, uplink};
 use daqmeter_etherbone::link::LinkProfile;
 use daqmeter_etherbone::transport::Bridge;
 use daqmeter_harness::Resolved;
-use daqmeter_pmu::emulated::emulated;
 use daqmeter_pmu::plan::{Driver, plan};
-use daqmeter_pmu::{EventResolver, MetricGroup, perf_format};
+use daqmeter_pmu::{CountedHost, MetricGroup, perf_format};
 use daqmeter_readout::simulate::{Occupancy, Ring, Rings};
-use daqmeter_sys::host::Files;
 use daqmeter_wire::etherbone::EbLayout;
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::felix::BlockFormat;
@@ -252,10 +250,8 @@ impl RingFigure {
 }
 
 fn share_percent(events: &[String]) -> Option<f64> {
-    let (mesh, pmu) = emulated("n1sdp")?;
-    let files = Files::below("/nonexistent");
-    let host = EventResolver { pmus: &[pmu], files: &files };
-    let set = host.resolve(events).ok()?;
-    let shares = plan(&mesh, Driver::N1sdp, &set.groups).ok()?.shares;
+    let host = CountedHost::emulated("n1sdp")?;
+    let set = host.resolver().resolve(events).ok()?;
+    let shares = plan(&host.meshes[0], Driver::N1sdp, &set.groups).ok()?.shares;
     Some(shares.into_iter().fold(1.0, f64::min) * 100.0)
 }

@@ -165,7 +165,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     };
     let ended = count.run((!arguments.step).then_some(length), pause, each);
     let status = program.map(end).transpose();
-    let observed = count.finish();
+    let observed = count.observed;
     // Intervals from before a failure are kept.
     let ended = if observed.end_ns.is_empty() { Ok(ended?) } else { ended };
     if let Some(warning) = turns_warning(&observed) {

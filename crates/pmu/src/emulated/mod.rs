@@ -7,4 +7,4 @@ mod synthetic;
 
 pub use emulator::{Emulator, Happening};
 pub use image::{Image, RegisterMemory};
-pub use synthetic::{Synthetic, catalogue, emulated};
+pub use synthetic::{Synthetic, catalogue};

@@ -11,7 +11,6 @@ use daqmeter_sys::perf::Reading;
 use crate::event::{OnMesh, PmuEvent};
 use crate::format::FormatField;
 use crate::mesh::nodes::{self, DTC, XP};
-use crate::mesh::topology;
 use crate::plan::{Driver, plan};
 use crate::source::{Counters, Opener, Refused};
 use crate::sysfs::{Alias, Pmu};
@@ -53,13 +52,6 @@ pub fn catalogue(mesh: &Mesh) -> Pmu {
         events,
         ..Pmu::default()
     }
-}
-
-/// Returns a shipped mesh as `arm_cmn_0`, with its PMU.
-pub fn emulated(name: &str) -> Option<(Mesh, Pmu)> {
-    let mesh = Mesh { name: "arm_cmn_0".to_owned(), ..topology::shipped(name)? };
-    let pmu = catalogue(&mesh);
-    Some((mesh, pmu))
 }
 
 #[derive(Clone, Debug)]
@@ -168,8 +160,9 @@ impl Counters for Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CountedHost;
     use crate::event::EventResolver;
-    use crate::mesh::topology::shipped;
+    use crate::mesh::topology::{SHIPPED_MESHES, shipped};
     use daqmeter_record::Observations;
     use daqmeter_record::observed::ObservedEvent;
     use daqmeter_sys::host::Files;
@@ -208,13 +201,13 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_the_plan_and_counts_grow_at_their_rate() {
-        let (mesh, pmu) = emulated("n1sdp").unwrap();
-        let host = EventResolver { pmus: &[pmu], files: &Files::below("/nonexistent") };
+        let CountedHost { pmus, meshes, .. } = CountedHost::emulated("n1sdp").unwrap();
+        let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
         let text = |name| format!("arm_cmn/rnid_{name},bynodeid=1,nodeid=8/");
         let names =
             ["rxdat_flits", "txdat_flits", "s0_rdata_beats", "s0_wdata_beats", "txreq_flits_total"];
         let set = host.resolve(&names.map(text)).unwrap();
-        let source = Synthetic::new(&mesh, &set.groups).unwrap();
+        let source = Synthetic::new(&meshes[0], &set.groups).unwrap();
         assert_eq!(source.shares, [0.8; 5]);
         let rate = source.rate(set.groups[0][0].on_mesh.as_ref().unwrap());
         let group = Group { share: 0.8, since_ns: 0, rates: vec![rate] };
@@ -233,8 +226,8 @@ mod tests {
     /// Laws that hold for counts of a machine, in every group and mesh.
     #[test]
     fn emulated_counts_keep_the_laws_of_a_mesh() {
-        for name in topology::SHIPPED_MESHES.names() {
-            let host = crate::CountedHost::emulated(name).unwrap();
+        for name in SHIPPED_MESHES.names() {
+            let host = CountedHost::emulated(name).unwrap();
             let groups = ["memory", "slc", "pcie", "rni", "memory-nodes"].map(str::to_owned);
             let selection = host.choose(&groups, None, &[]).unwrap();
             let mut source = Synthetic::new(&host.meshes[0], &selection.set.groups).unwrap();
