@@ -82,15 +82,6 @@ fn by_words(records: &[RunRecord]) -> Vec<Mark<'_>> {
     marks.collect()
 }
 
-/// Returns the blocking reads of the fewest timestamps over UDP, all pipelined ones, and the
-/// fastest of them.
-fn blocking_and_pipelined(records: &[RunRecord]) -> Option<(Cycles<'_>, Vec<Cycles<'_>>)> {
-    let all = timestamps(records).into_iter().filter(|point| point.address == "loop/udp");
-    let (pipelined, others): (Vec<_>, Vec<_>) = all.partition(|point| point.method == "pipelined");
-    let blocking = others.into_iter().filter(|point| point.method == "blocking");
-    Some((blocking.min_by_key(|point| point.count)?, pipelined))
-}
-
 fn fastest<'a, 'b>(points: &'b [Cycles<'a>]) -> Option<&'b Cycles<'a>> {
     points.iter().min_by(|a, b| a.item_us().total_cmp(&b.item_us()))
 }
@@ -118,9 +109,13 @@ fn headline(records: &[RunRecord]) -> Option<String> {
     })
 }
 
+/// Compares the blocking reads of the fewest timestamps over UDP with the fastest pipelined ones.
 fn pipeline(records: &[RunRecord]) -> Option<Brief> {
-    let (blocking, pipelined) = blocking_and_pipelined(records)?;
-    let (before, best) = (blocking.item_us(), fastest(&pipelined)?);
+    let all = timestamps(records).into_iter().filter(|point| point.address == "loop/udp");
+    let (pipelined, others): (Vec<_>, Vec<_>) = all.partition(|point| point.method == "pipelined");
+    let blocking = others.iter().filter(|point| point.method == "blocking");
+    let before = blocking.min_by_key(|point| point.count)?.item_us();
+    let best = fastest(&pipelined)?;
     (before > best.item_us() * WORTH_A_CHANGE).then(|| Brief::Change {
         what: format!("read registers {} a cycle, without waiting for each", best.count),
         gain: format!("{} us -> {} us", significant(before, 3), significant(best.item_us(), 3)),

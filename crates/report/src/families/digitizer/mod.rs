@@ -93,20 +93,16 @@ fn boards(record: &RunRecord) -> String {
 
 /// Writes the rate of all boards, and its share of the rates of each board alone.
 fn rate_of_all(record: &RunRecord) -> Option<String> {
-    let (total, alone) = together(record)?;
+    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
+    let total = rate::together(&stages)?;
+    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
+    let alone: f64 = alone.map(|limit| limit.rate_bytes_per_s).sum();
     let of = match alone > 0.0 {
         true => format!(", {} of the rates of each alone", significant(total.per_s / alone, 2)),
         false => String::new(),
     };
     let all = if record.lanes.len() == 1 { "" } else { " together" };
     Some(format!("{}{all}: {}{of}", boards(record), prefixed(total.per_s, "B/s")))
-}
-
-/// Returns the rate of all boards of a run, and the sum of their limits in bytes per second.
-fn together(record: &RunRecord) -> Option<(Rate, f64)> {
-    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
-    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
-    Some((rate::together(&stages)?, alone.map(|limit| limit.rate_bytes_per_s).sum()))
 }
 
 /// Answers with the triggers that were taken, or else with the rate of all boards.
