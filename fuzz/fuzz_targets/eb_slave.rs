@@ -5,7 +5,7 @@
 use daqmeter_etherbone::Slave;
 use daqmeter_etherbone::bus::Description;
 use daqmeter_etherbone::slave::Stream;
-use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbMessage, EbRecord, Widths};
+use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbRecord, Widths};
 use libfuzzer_sys::fuzz_target;
 
 const PROBE: [u8; 8] = [0x4e, 0x6f, 0x11, 0x44, 0, 0, 0, 1];
@@ -50,10 +50,9 @@ fn check_answer(request: &[u8], answer: &[u8]) {
         // The header of a request that offers several widths comes back unchanged.
         let widest = |widths: Widths| widths.widest().expect("a width");
         let layout = EbLayout { address: widest(header.address), data: widest(header.data) };
-        let message = EbMessage::with_layout(answer, layout).expect("a data message");
-        let mut rest = message.records;
+        let mut rest = answer.get(layout.header_bytes()..).expect("a whole header");
         while !rest.is_empty() {
-            let (record, after) = EbRecord::split(message.layout, rest).expect("whole records");
+            let (record, after) = EbRecord::split(layout, rest).expect("whole records");
             assert_eq!(record.header.reads, 0);
             rest = after;
         }

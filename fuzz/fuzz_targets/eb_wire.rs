@@ -4,19 +4,19 @@
 
 use daqmeter_wire::etherbone::cycle::tag_of;
 use daqmeter_wire::etherbone::{
-    EbHeader, EbLayout, EbMessage, EbProbe, EbRecord, Lanes, Width, litex, sdb,
+    EbHeader, EbLayout, EbProbe, EbRecord, Lanes, Width, litex, sdb,
 };
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(header) = EbHeader::parse(bytes) {
         assert_eq!(EbHeader::parse(&header.emit()), Ok(header));
+        if let Ok(layout) = header.layout() {
+            walk(layout, bytes.get(layout.header_bytes()..).unwrap_or_default());
+        }
     }
     if let Ok(probe) = EbProbe::parse(bytes) {
         assert_eq!(EbProbe::parse(&probe.emit()).map(|again| again.id), Ok(probe.id));
-    }
-    if let Ok(message) = EbMessage::parse(bytes) {
-        walk(message.layout, message.records);
     }
     for layout in EbLayout::all() {
         walk(layout, bytes);

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use daqmeter_wire::etherbone::cycle::Space;
 use daqmeter_wire::etherbone::{
-    EbHeader, EbLayout, EbMessage, EbProbe, EbRecord, Lanes, RecordFlags, RecordHeader, Widths,
-    WireError, litex,
+    EbHeader, EbLayout, EbProbe, EbRecord, Lanes, RecordFlags, RecordHeader, Widths, WireError,
+    litex,
 };
 
 pub use self::stream::{MAX_CYCLE_BYTES, Stream};
@@ -102,8 +102,10 @@ impl Slave {
             return Ok(());
         }
         let layout = self.layout_of(header)?;
-        let message = EbMessage::with_layout(request, layout)?;
-        Ok(Execution::new(self, now_ns, layout, session, answer).message(message)?)
+        let wanted = layout.header_bytes();
+        let truncated = WireError::Truncated { wanted, found: request.len() };
+        let records = request.get(wanted..).ok_or(truncated)?;
+        Ok(Execution::new(self, now_ns, layout, session, answer).message(header, records)?)
     }
 
     fn probe(&mut self, request: &[u8], answer: &mut Vec<u8>) -> Result<(), WireError> {
@@ -164,15 +166,15 @@ impl<'a> Execution<'a> {
         Execution { slave, now_ns, layout, session, answer, is_open: false, is_answered: false }
     }
 
-    fn message(&mut self, message: EbMessage<'_>) -> Result<(), WireError> {
+    fn message(&mut self, header: EbHeader, records: &[u8]) -> Result<(), WireError> {
         let begin = self.answer.len();
-        put_header(message.header, self.layout, self.answer);
+        put_header(header, self.layout, self.answer);
         let after_header = self.answer.len();
-        let rest = self.records(message.records);
-        if self.answer.len() == after_header || message.header.no_reads {
+        let rest = self.records(records);
+        if self.answer.len() == after_header || header.no_reads {
             self.answer.truncate(begin);
         }
-        if rest.len() < message.records.len() || message.records.is_empty() {
+        if rest.len() < records.len() || records.is_empty() {
             return Ok(());
         }
         Err(WireError::Truncated { wanted: 4, found: rest.len() })

@@ -5,11 +5,12 @@
 //! that answers come back to the tag.
 
 use super::record::{RecordFlags, RecordHeader, put};
-use super::{EbLayout, Lanes, Width, WireError, config, status};
+use super::{EbLayout, Lanes, Width, WireError, status};
 
 const MAX_RUN: usize = 255;
 
-/// First tag: the address of a cycle's answers in the master's config space.
+/// First tag: the address of a cycle's answers in the master's config space, at the first that is
+/// for an implementation's own use.
 pub const FIRST_TAG: u16 = 0x8000;
 /// Last tag; tags are even, the odd address above one takes the status reads.
 pub(crate) const LAST_TAG: u16 = 0xFFFE;
@@ -243,7 +244,7 @@ fn fill<const SIZE: usize>(out: &mut [u8], ops: &[Op], value: impl Fn(&Op) -> u6
 /// Returns the tag if `address` is that of an answer, and true for the status.
 pub fn tag_of(address: u64) -> Option<(u16, bool)> {
     let address = u16::try_from(address).ok()?;
-    (u64::from(address) >= config::TAGS_FIRST).then_some((address & !1, address & 1 == 1))
+    (address >= FIRST_TAG).then_some((address & !1, address & 1 == 1))
 }
 
 #[cfg(test)]

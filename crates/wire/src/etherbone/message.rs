@@ -102,26 +102,6 @@ impl EbProbe {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EbMessage<'a> {
-    pub header: EbHeader,
-    pub layout: EbLayout,
-    pub records: &'a [u8],
-}
-
-impl<'a> EbMessage<'a> {
-    pub fn parse(bytes: &'a [u8]) -> Result<EbMessage<'a>, WireError> {
-        let layout = EbHeader::parse(bytes)?.layout()?;
-        EbMessage::with_layout(bytes, layout)
-    }
-
-    pub fn with_layout(bytes: &'a [u8], layout: EbLayout) -> Result<EbMessage<'a>, WireError> {
-        let header = EbHeader::parse(bytes)?;
-        need(bytes, layout.header_bytes())?;
-        Ok(EbMessage { header, layout, records: &bytes[layout.header_bytes()..] })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,12 +141,9 @@ mod tests {
 
     #[test]
     fn a_message_with_64_bits_on_either_side_has_a_header_of_8_bytes() {
-        let bytes = [0x4e, 0x6f, 0x10, 0x84, 0, 0, 0, 0, 1, 2];
-        assert_eq!(EbMessage::parse(&bytes).unwrap().records, [1, 2]);
-        assert!(EbMessage::parse(&bytes[..7]).is_err());
-        let narrow = [0x4e, 0x6f, 0x14, 0x21, 1];
-        let message = EbMessage::parse(&narrow).unwrap();
-        assert!(message.header.no_reads);
-        assert_eq!(message.records, [1]);
+        let wide = EbHeader::parse(&[0x4e, 0x6f, 0x10, 0x84]).unwrap();
+        assert_eq!((wide.layout().unwrap().header_bytes(), wide.no_reads), (8, false));
+        let narrow = EbHeader::parse(&[0x4e, 0x6f, 0x14, 0x21, 1]).unwrap();
+        assert_eq!((narrow.layout().unwrap().header_bytes(), narrow.no_reads), (4, true));
     }
 }

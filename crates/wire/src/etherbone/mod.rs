@@ -16,7 +16,7 @@ pub mod status;
 pub mod width;
 
 pub use lanes::{Endian, Lanes};
-pub use message::{EbHeader, EbMessage, EbProbe};
+pub use message::{EbHeader, EbProbe};
 pub use record::{EbRecord, RecordFlags, RecordHeader, Values};
 pub use status::ErrorRegister;
 pub use width::{EbLayout, Width, Widths};
@@ -34,8 +34,6 @@ pub mod config {
     pub const SDB_ROOT: u64 = 0x08;
     /// Result of an interrupt request: 1 granted, 2 unsupported, 3 busy.
     pub const MSI_STATUS: u64 = 0x28;
-    /// First address for an implementation's own use; masters keep the tags of their cycles here.
-    pub(crate) const TAGS_FIRST: u64 = 0x8000;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
