@@ -109,9 +109,10 @@ fn product((vendor, device): (u64, u32), name: &str) -> Product {
     Product { vendor, device, version: 1, date: 0x2018_0201, name: Text::new(name) }
 }
 
+/// A crossbar: the whole bus, or what is behind a bridge.
 #[derive(Clone, Debug, Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct CrossbarDescription {
+pub struct Description {
     /// Addresses of a bridge.
     first: Option<u64>,
     last: Option<u64>,
@@ -121,12 +122,54 @@ struct CrossbarDescription {
     /// Address of the SDB table, relative to the crossbar; the default is the first gap.
     sdb: Option<u64>,
     device: Vec<DeviceDescription>,
-    bridge: Vec<CrossbarDescription>,
+    bridge: Vec<Description>,
     /// Number of empty records.
     empty: u16,
 }
 
-impl CrossbarDescription {
+const BUSES: Shipped = Shipped {
+    kind: "bus",
+    files: &[("timing-receiver", include_str!("../../profiles/timing-receiver.toml"))],
+};
+
+impl Description {
+    pub fn parse(file: &TomlText) -> Result<Description, String> {
+        let top: Description = file.parse()?;
+        if top.first.is_some() || top.last.is_some() {
+            return Err(
+                "first and last are of devices and bridges, not of the whole bus".to_owned()
+            );
+        }
+        Ok(top)
+    }
+
+    /// Reads a bus that ships with the program, or a TOML file.
+    pub fn named(name: &str) -> Result<Description, String> {
+        Description::parse(&BUSES.get(name)?)
+    }
+
+    pub fn timing_receiver() -> Description {
+        Description::named("timing-receiver").expect("ships with the binary and is tested")
+    }
+
+    pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
+        let device = DeviceDescription {
+            first,
+            last,
+            little_endian: endian == Endian::Little,
+            widths: Some(widths),
+            ..DeviceDescription::default()
+        };
+        Description { device: vec![device], ..Description::default() }
+    }
+
+    pub fn build(&self) -> Result<Bus, String> {
+        let timing = self.timing.unwrap_or_default();
+        let mut builder = Builder { bus: Bus::new(timing, 0), memory_bytes: 0 };
+        builder.bus.sdb_root = builder.crossbar(self, Place { base: 0, last: u64::MAX }, 0)?;
+        Ok(builder.bus)
+    }
+
     fn range(&self) -> Result<(u64, u64), String> {
         match (self.first, self.last, &self.timing) {
             (Some(first), Some(last), None) => Ok((first, last)),
@@ -151,53 +194,6 @@ impl CrossbarDescription {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct Description(CrossbarDescription);
-
-const BUSES: Shipped = Shipped {
-    kind: "bus",
-    files: &[("timing-receiver", include_str!("../../profiles/timing-receiver.toml"))],
-};
-
-impl Description {
-    pub fn parse(file: &TomlText) -> Result<Description, String> {
-        let top: CrossbarDescription = file.parse()?;
-        if top.first.is_some() || top.last.is_some() {
-            return Err(
-                "first and last are of devices and bridges, not of the whole bus".to_owned()
-            );
-        }
-        Ok(Description(top))
-    }
-
-    /// Reads a bus that ships with the program, or a TOML file.
-    pub fn named(name: &str) -> Result<Description, String> {
-        Description::parse(&BUSES.get(name)?)
-    }
-
-    pub fn timing_receiver() -> Description {
-        Description::named("timing-receiver").expect("ships with the binary and is tested")
-    }
-
-    pub fn memory(first: u64, last: u64, widths: Widths, endian: Endian) -> Description {
-        let device = DeviceDescription {
-            first,
-            last,
-            little_endian: endian == Endian::Little,
-            widths: Some(widths),
-            ..DeviceDescription::default()
-        };
-        Description(CrossbarDescription { device: vec![device], ..Default::default() })
-    }
-
-    pub fn build(&self) -> Result<Bus, String> {
-        let timing = self.0.timing.unwrap_or_default();
-        let mut builder = Builder { bus: Bus::new(timing, 0), memory_bytes: 0 };
-        builder.bus.sdb_root = builder.crossbar(&self.0, Place { base: 0, last: u64::MAX }, 0)?;
-        Ok(builder.bus)
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Place {
     base: u64,
@@ -218,7 +214,7 @@ struct Builder {
 impl Builder {
     fn crossbar(
         &mut self,
-        crossbar: &CrossbarDescription,
+        crossbar: &Description,
         place: Place,
         depth: usize,
     ) -> Result<u64, String> {
@@ -246,7 +242,7 @@ impl Builder {
 
     fn table(
         &mut self,
-        crossbar: &CrossbarDescription,
+        crossbar: &Description,
         records: Vec<SdbRecord>,
         place: Place,
     ) -> Result<u64, String> {
