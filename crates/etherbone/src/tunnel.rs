@@ -2,12 +2,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use daqmeter_sys::net::{Readiness, keepalive, wait_ready};
+use daqmeter_sys::net::{accept, keepalive};
 use daqmeter_wire::etherbone::DATAGRAM_BYTES;
 
 use crate::EbError;
@@ -51,15 +50,9 @@ impl TunnelServer {
         tell: impl Fn(SocketAddr, Result<(), EbError>) + Clone + Send + 'static,
     ) -> Result<(), EbError> {
         const LOOK: Duration = Duration::from_millis(100);
-        let readable = Readiness { read: true, write: false };
         while !self.stop.load(Ordering::Relaxed) {
-            wait_ready(self.listener.as_fd(), readable, Some(LOOK))
-                .map_err(EbError::io("cannot wait"))?;
-            let (stream, peer) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(EbError::io("cannot accept")(error)),
-            };
+            let accepted = accept(&self.listener, LOOK).map_err(EbError::io("cannot accept"))?;
+            let Some((stream, peer)) = accepted else { continue };
             let told = tell.clone();
             let client = move || told(peer, serve(stream));
             // A failed thread drops the stream, which the client sees.

@@ -19,7 +19,6 @@ pub mod protocol;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -28,7 +27,7 @@ use std::time::Duration;
 use daqmeter_harness::StopFlag;
 use daqmeter_harness::frames::{FrameStream, MAX_CONTROL_BYTES};
 use daqmeter_record::border::from_peer;
-use daqmeter_sys::net::{Epoll, Readiness, wait_ready};
+use daqmeter_sys::net::{Epoll, Readiness, accept};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
 use serde::Serialize;
 
@@ -69,9 +68,9 @@ fn serve_in(
     };
     std::thread::scope(|scope| {
         let mut places: Vec<Arc<SenderPlace>> = Vec::new();
-        let mut accept = || -> std::io::Result<()> {
+        let mut serve_all = || -> std::io::Result<()> {
             while !stop.is_set() {
-                let Some((stream, peer)) = accepted(listener)? else { continue };
+                let Some((stream, peer)) = accept(listener, LOOK)? else { continue };
                 while are_many(&mut places) && !stop.is_set() {
                     std::thread::sleep(REFUSE_WITHIN);
                 }
@@ -89,7 +88,7 @@ fn serve_in(
             Ok(())
         };
         // The others end, too, if the listener fails.
-        accept().inspect_err(|_| stop.set())
+        serve_all().inspect_err(|_| stop.set())
     })
 }
 
@@ -167,18 +166,6 @@ fn most_block_bytes() -> usize {
     let free = daqmeter_sys::available::memory_bytes().unwrap_or(u64::MAX);
     let each = free / 2 / MAX_SENDERS as u64;
     usize::try_from(each).unwrap_or(usize::MAX).min(MAX_BLOCK_BYTES)
-}
-
-fn accepted(listener: &TcpListener) -> std::io::Result<Option<(TcpStream, SocketAddr)>> {
-    use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
-    match listener.accept() {
-        Ok(accepted) => Ok(Some(accepted)),
-        Err(error) if error.kind() == WouldBlock => {
-            wait_ready(listener.as_fd(), READ, Some(LOOK)).map(|_| None)
-        }
-        Err(error) if matches!(error.kind(), ConnectionAborted | Interrupted) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn received(

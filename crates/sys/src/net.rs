@@ -7,6 +7,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -236,6 +237,25 @@ pub fn wait_ready(
         read: found.intersects(PollFlags::IN | broken),
         write: found.intersects(PollFlags::OUT | broken),
     })
+}
+
+/// Accepts a connection at a listener that does not block, within this time. `None` if none came,
+/// or it went away again.
+pub fn accept(
+    listener: &TcpListener,
+    within: Duration,
+) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    let read = Readiness { read: true, write: false };
+    if !wait_ready(listener.as_fd(), read, Some(within))?.read {
+        return Ok(None);
+    }
+    match listener.accept() {
+        Err(error) if matches!(error.kind(), WouldBlock | ConnectionAborted | Interrupted) => {
+            Ok(None)
+        }
+        accepted => accepted.map(Some),
+    }
 }
 
 /// Waits until a descriptor can be read. Returns false on timeout and after a signal.
