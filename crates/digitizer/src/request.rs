@@ -172,8 +172,30 @@ fn board_of(name: &str) -> String {
     numbered.map_or_else(|| name.to_owned(), |rdev| format!("device {rdev}"))
 }
 
-fn is_emulated(device: &str) -> bool {
+pub fn is_emulated(device: &str) -> bool {
     device.starts_with(EMULATED_PREFIX)
+}
+
+/// Expands the names of boards: one at least, at most this number, and each once.
+///
+/// # Errors
+/// The problem, which follows the name of a parameter.
+pub fn boards(devices: &[String], most: u64) -> Result<Vec<String>, String> {
+    let mut names = Vec::new();
+    for device in devices {
+        names.extend(devices::expand(device)?);
+        if names.len() as u64 > most {
+            return Err(format!("names more than {most} boards"));
+        }
+    }
+    if names.is_empty() || names.iter().any(|name| name.trim().is_empty()) {
+        return Err("names no board; write e.g. /dev/sis8300-6 or emu:l0".to_owned());
+    }
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(board_of(name))) {
+        Some(twice) => Err(format!("has `{twice}` named twice: one thread drives a board")),
+        None => Ok(names),
+    }
 }
 
 impl DigitizerRequest {
@@ -193,7 +215,7 @@ impl DigitizerRequest {
     /// # Errors
     /// The parameter, its value and its range.
     pub(crate) fn check_options(&self) -> Result<(), Problem> {
-        self.check_devices()?;
+        self.devices()?;
         Problem::unless_within("samples", self.samples, 1..=MAX_SAMPLES)?;
         self.check_access()?;
         Problem::unless_within("poll_interval_us", self.poll_interval_us, 0.0..=1e9)?;
@@ -207,19 +229,6 @@ impl DigitizerRequest {
 
     pub fn is_emulated(&self) -> bool {
         self.devices.iter().any(|name| is_emulated(name))
-    }
-
-    fn check_devices(&self) -> Result<(), Problem> {
-        let names = self.devices()?;
-        let is_none = names.is_empty() || names.iter().any(|name| name.trim().is_empty());
-        let text = "names no board; write e.g. /dev/sis8300-6 or emu:l0";
-        Problem::when(is_none, "devices", text)?;
-        let mut seen = HashSet::new();
-        let twice = names.iter().find(|name| !seen.insert(board_of(name)));
-        twice.map_or(Ok(()), |twice| {
-            let text = format!("has `{twice}` named twice: one thread drives a board");
-            Err(Problem::new("devices", text))
-        })
     }
 
     fn check_access(&self) -> Result<(), Problem> {
@@ -237,13 +246,7 @@ impl DigitizerRequest {
     }
 
     pub(crate) fn devices(&self) -> Result<Vec<String>, Problem> {
-        let mut names = Vec::new();
-        for name in &self.devices {
-            names.extend(devices::expand(name).map_err(|text| Problem::new("devices", text))?);
-            let is_many = names.len() as u64 > MAX_LANES;
-            Problem::when(is_many, "devices", format!("names more than {MAX_LANES} boards"))?;
-        }
-        Ok(names)
+        boards(&self.devices, MAX_LANES).map_err(|text| Problem::new("devices", text))
     }
 
     pub(crate) fn maps(&self) -> bool {

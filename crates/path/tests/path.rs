@@ -539,7 +539,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (source("kind = \"felix\"\nscenario = \"gtb\""), "source: scenario:"),
         (
             source("kind = \"digitizer\"\ndevices = [\"emu:l0\", \"emu:l0\"]"),
-            "devices: emu:l0 is there twice",
+            "devices: has `emu:l0` named twice",
         ),
         (text("kind = \"file\"\npath = \"x\"", &[], "kind = \"reed\""), "did you mean `read`?"),
         (format!("titel = \"x\"\n{}", plain), "a.toml: titel: unknown field `titel`"),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use daqmeter_digitizer::daq::{self, Daq, Wait};
-use daqmeter_digitizer::devices::board::{Board, EMULATED_PREFIX, Emulation};
+use daqmeter_digitizer::devices::board::{Board, Emulation};
+use daqmeter_digitizer::devices::open;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
-use daqmeter_digitizer::devices::{expand, open};
-use daqmeter_digitizer::request::TriggerCompletion;
+use daqmeter_digitizer::request::{TriggerCompletion, boards, is_emulated};
 use daqmeter_harness::{Fault, Resolved, StopFlag};
 use daqmeter_record::path::{LinkBy, PathLink};
 use daqmeter_record::units::significant;
@@ -15,7 +15,7 @@ use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use serde::Deserialize;
 
-use crate::definition::flow::{Flow, Place, SAMPLES, unless, wrong};
+use crate::definition::flow::{Flow, Place, SAMPLES, wrong};
 use crate::definition::kind::{Facts, Named, SourceElement, element_type};
 use crate::definition::layout::MAX_THREADS;
 use crate::element::{Filled, Source};
@@ -48,13 +48,10 @@ const TRIGGERS: f64 = 3.0;
 
 element_type!(Digitizer, "digitizer", SourceElement);
 
-fn is_emulated(device: &str) -> bool {
-    device.starts_with(EMULATED_PREFIX)
-}
-
 impl SourceElement for Digitizer {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        self.devices = boards(&self.devices)?;
+        let devices = boards(&self.devices, MAX_THREADS as u64);
+        self.devices = devices.or_else(|problem| wrong("devices", problem))?;
         if let Some(hz) = self.trigger {
             daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
         }
@@ -91,20 +88,6 @@ impl SourceElement for Digitizer {
             Ok((device, Box::new(source) as Box<dyn Source>))
         };
         open(&self.devices, &emulation)?.into_iter().map(source).collect()
-    }
-}
-
-fn boards(devices: &[String]) -> Result<Vec<String>, Fault> {
-    let mut boards = Vec::new();
-    for device in devices {
-        boards.extend(expand(device).or_else(|problem| wrong("devices", problem))?);
-    }
-    let are_some = (1..=MAX_THREADS).contains(&boards.len()) && !boards.contains(&String::new());
-    let problem = format_args!("1 to {MAX_THREADS} boards are wanted, such as \"emu:l0..3\"");
-    unless(are_some, "devices", problem)?;
-    match (1..boards.len()).find(|&at| boards[..at].contains(&boards[at])) {
-        Some(twice) => wrong("devices", format!("{} is there twice", boards[twice])),
-        None => Ok(boards),
     }
 }
 
