@@ -8,8 +8,9 @@ use daqmeter_sys::clock::monotonic_ns;
 
 use crate::transport::Sent;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChainPart {
+/// Parts of a chain, in the order of an [`Experiment`].
+#[derive(Clone, Copy)]
+enum ChainPart {
     /// The emulated card, in the threads of its readers.
     Card,
     ToHost,
@@ -20,8 +21,8 @@ pub enum ChainPart {
 /// Function that does the work of a number of blocks.
 pub type Added = Arc<dyn Fn(f64) + Send + Sync>;
 
-#[derive(Clone, Default)]
-pub struct Experiment(pub Vec<(ChainPart, Added)>);
+/// Work that is added to the card, the reader, the publisher and the receiver.
+pub type Experiment = [Option<Added>; 4];
 
 /// Function that does the work of a page's bytes, once they were received.
 pub(crate) type Slowed = Arc<dyn Fn(u32) + Send + Sync>;
@@ -53,12 +54,8 @@ impl SlowedReader {
         (card.load(Ordering::Relaxed), publisher.load(Ordering::Relaxed))
     }
 
-    fn added(&self, part: ChainPart) -> Option<&Added> {
-        self.experiment.0.iter().find(|(own, _)| *own == part).map(|(_, added)| added)
-    }
-
     fn work(&self, part: ChainPart, blocks: impl FnOnce() -> f64) {
-        if let Some(added) = self.added(part) {
+        if let Some(added) = &self.experiment[part as usize] {
             added(blocks());
         }
     }
@@ -113,7 +110,8 @@ impl SlowedReader {
     }
 
     pub(crate) fn receiver(&self) -> Option<Slowed> {
-        let (own, added) = (self.clone(), self.added(ChainPart::Receiver)?.clone());
+        let own = self.clone();
+        let added = own.experiment[ChainPart::Receiver as usize].clone()?;
         Some(Arc::new(move |bytes| added(own.blocks_of_pages(bytes))))
     }
 }

@@ -76,16 +76,12 @@ impl TriggerSource {
     }
 
     pub(crate) fn issue(&mut self, n: u64) {
-        if self.times.is_some() && n > 0 {
+        if n > 0 {
             self.issued_ns = self.ahead(n);
         }
         self.issued += n;
-        if self.random.is_none() && self.times.is_none() {
-            self.issued_ns = whole(self.issued as f64 * self.period_ns);
-        }
-        for _ in 0..n.min(self.ahead.len() as u64) {
-            self.issued_ns = self.ahead.pop_front().unwrap_or(self.issued_ns);
-        }
+        let known = usize::try_from(n).map_or(usize::MAX, |n| n.min(self.ahead.len()));
+        self.ahead.drain(..known);
     }
 
     pub(crate) fn due(&mut self, now_ns: u64) -> u64 {

@@ -17,7 +17,7 @@ use daqmeter_readout::chain::{
     counters_of_reader, filling, joined, latency, looked, losses_by_elink,
 };
 use daqmeter_readout::receive::Report;
-use daqmeter_readout::slowed::{Added, ChainPart, Experiment};
+use daqmeter_readout::slowed::{Added, Experiment};
 use daqmeter_readout::{Card, Scenario, ToHost};
 use daqmeter_record::Ledger;
 use daqmeter_record::path::{PathRun, PathThread, PathWithin};
@@ -122,15 +122,11 @@ pub(crate) fn open(
 
 /// Work added to a part of the card's read-out, by the number of its element.
 fn experiment(how: &PathSettings) -> Experiment {
-    use ChainPart::{Card, Publisher, Receiver, ToHost};
-    const PARTS: [ChainPart; 4] = [Card, ToHost, Publisher, Receiver];
-    let added = |(element, part): (usize, ChainPart)| {
+    std::array::from_fn(|element| {
         let ns = how.added_ns(element);
         let spin = Spin::of_ns(ns);
-        let added: Added = Arc::new(move |blocks| spin.work_times(blocks));
-        (ns > 0.0).then_some((part, added))
-    };
-    Experiment(PARTS.into_iter().enumerate().filter_map(added).collect())
+        (ns > 0.0).then(|| -> Added { Arc::new(move |blocks| spin.work_times(blocks)) })
+    })
 }
 
 /// Time after which a card that has not started does not start any more: another reader failed.
