@@ -12,16 +12,6 @@ use crate::devices::board::{Board, BoardCommands, TriggerAccount};
 use crate::events::Taken;
 use crate::intervals::Intervals;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Wait {
-    Poll {
-        /// Sleep between reads; zero does not sleep at all.
-        interval: Duration,
-    },
-    #[default]
-    Interrupt,
-}
-
 /// Limit of the first wait for an interrupt if no period was given; a look at the status register
 /// follows. The ESS driver forgets a DAQ-done that comes between arm and wait, and some firmware
 /// raises none.
@@ -58,7 +48,8 @@ pub struct DaqCounts {
 
 #[derive(Debug, Default)]
 pub struct Daq {
-    wait: Wait,
+    /// Sleep between two looks at the status, zero for none; `None` waits for the interrupt.
+    polls: Option<Duration>,
     timeout: Duration,
     /// `None` without a known rate.
     intervals: Option<Intervals>,
@@ -79,14 +70,14 @@ pub struct Daq {
 impl Daq {
     /// Makes a driver for triggers at `rate_hz`, 1e-4 Hz to 1e7 Hz. Waits at least a second, as the
     /// original does, or three periods.
-    pub fn new(wait: Wait, rate_hz: Option<f64>) -> Daq {
+    pub fn new(polls: Option<Duration>, rate_hz: Option<f64>) -> Daq {
         // A rate near zero gives an infinite period: the wait is then the longest possible.
         let period =
             rate_hz.map(|rate| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX));
         let timeout = period
             .map_or(Duration::ZERO, |period| period.saturating_mul(3))
             .max(Duration::from_secs(1));
-        Daq { wait, timeout, intervals: period.map(Intervals::new), ..Daq::default() }
+        Daq { polls, timeout, intervals: period.map(Intervals::new), ..Daq::default() }
     }
 
     pub fn set_stop_flag(&mut self, stop: &StopFlag) {
@@ -114,7 +105,7 @@ impl Daq {
         done?;
         self.counts.acquisitions += 1;
         let now_ns = clock::monotonic_ns();
-        let is_told = self.wait == Wait::Interrupt && !self.has_lost;
+        let is_told = self.polls.is_none() && !self.has_lost;
         let unsure_ns = if is_told { 0 } else { now_ns - self.not_done_ns };
         let number = match (self.source, &mut self.intervals) {
             (Some(source), _) => Some(source.last_taken),
@@ -133,9 +124,9 @@ impl Daq {
         let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
         self.not_done_ns = clock::monotonic_ns();
         let deadline_ns = self.not_done_ns.saturating_add(timeout_ns);
-        match self.wait {
-            Wait::Poll { interval } => self.poll(board, interval, deadline_ns),
-            Wait::Interrupt => self.interrupt(board, deadline_ns),
+        match self.polls {
+            Some(interval) => self.poll(board, interval, deadline_ns),
+            None => self.interrupt(board, deadline_ns),
         }
     }
 
@@ -295,9 +286,9 @@ mod tests {
 
     #[test]
     fn every_trigger_is_found_again_with_either_wait() {
-        for wait in [Wait::Poll { interval: Duration::from_micros(1) }, Wait::Interrupt] {
+        for polls in [Some(Duration::from_micros(1)), None] {
             let mut board = board(2000.0);
-            let mut daq = Daq::new(wait, Some(2000.0));
+            let mut daq = Daq::new(polls, Some(2000.0));
             board.commands().unwrap().configure(320).unwrap();
             daq.begin_account(&mut *board);
             for _ in 0..20 {
@@ -317,7 +308,7 @@ mod tests {
     #[test]
     fn triggers_after_the_last_pass_are_in_no_account() {
         let mut board = board(2000.0);
-        let mut daq = Daq::new(Wait::Interrupt, None);
+        let mut daq = Daq::new(None, None);
         board.commands().unwrap().configure(320).unwrap();
         daq.begin_account(&mut *board);
         for _ in 0..5 {
@@ -405,7 +396,7 @@ mod tests {
     #[test]
     fn at_14_hz_an_interrupt_costs_one_wait_and_one_look_at_the_status_register() {
         let mut board = Timed::new(71);
-        let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
+        let mut daq = Daq::new(None, Some(14.0));
         for _ in 0..10 {
             daq.acquire(&mut board).unwrap();
         }
@@ -416,7 +407,7 @@ mod tests {
     #[test]
     fn an_interrupt_that_the_driver_forgot_costs_a_period_and_a_half_and_is_counted() {
         let mut board = Timed { forgets: true, ..Timed::new(71) };
-        let mut daq = Daq::new(Wait::Interrupt, Some(14.0));
+        let mut daq = Daq::new(None, Some(14.0));
         daq.acquire(&mut board).unwrap();
         assert_eq!((board.waits, daq.counts.lost_interrupts, daq.counts.interrupts), (1, 1, 0));
         // Each millisecond now has a status read, until an interrupt comes.
@@ -434,7 +425,7 @@ mod tests {
     #[test]
     fn a_wait_does_not_grow_from_ends_that_it_found_late() {
         let mut board = Timed { forgets: true, ..Timed::new(71) };
-        let mut daq = Daq::new(Wait::Interrupt, None);
+        let mut daq = Daq::new(None, None);
         let mut late = Duration::ZERO;
         for _ in 0..100 {
             board.passed = Duration::ZERO;
@@ -455,7 +446,7 @@ mod tests {
 
     #[test]
     fn waits_follow_the_period_that_was_given() {
-        let slice = |rate_hz: Option<f64>| Daq::new(Wait::Interrupt, rate_hz).slice().as_micros();
+        let slice = |rate_hz: Option<f64>| Daq::new(None, rate_hz).slice().as_micros();
         assert_eq!(
             [slice(None), slice(Some(10.0)), slice(Some(100.0)), slice(Some(1e6))],
             [10_000, 150_000, 15_000, 1000]
@@ -469,9 +460,9 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_trigger_ends_when_it_is_to_stop() {
-        for wait in [Wait::Poll { interval: Duration::from_secs(3600) }, Wait::Interrupt] {
+        for polls in [Some(Duration::from_secs(3600)), None] {
             let mut board = board(1e-4);
-            let mut daq = Daq::new(wait, Some(1e-4));
+            let mut daq = Daq::new(polls, Some(1e-4));
             board.commands().unwrap().configure(320).unwrap();
             daq.stop.set();
             let fault = daq.acquire(&mut *board).unwrap_err();

@@ -33,9 +33,9 @@ impl Request for DigitizerRequest {
             is_emulated: self.is_emulated(),
             owns_device: !self.is_emulated(),
             memory_bytes: self.memory_bytes(),
-            steps: match (self.passes, self.wait(), self.reads) {
-                (0, None, 0 | 1) => None,
-                (0, None, reads) => Some(StepPlan::ByStage(reads)),
+            steps: match (self.passes, self.is_triggered(), self.reads) {
+                (0, false, 0 | 1) => None,
+                (0, false, reads) => Some(StepPlan::ByStage(reads)),
                 (passes, ..) => Some(StepPlan::ByPass(passes)),
             },
             ..Job::new(self, names::join(&self.devices), open)

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conversion::{ConversionRequest, defaults};
-use crate::daq::{Wait, check_trigger_rate};
+use crate::daq::check_trigger_rate;
 use crate::devices::sis8300::{emulated::Profile, regs};
 use crate::devices::{self, board::EMULATED_PREFIX};
 use crate::function::Function;
@@ -136,15 +136,6 @@ impl TriggerCompletion {
     fn by_interrupt(interrupt: bool) -> TriggerCompletion {
         if interrupt { TriggerCompletion::Interrupt } else { TriggerCompletion::Poll }
     }
-
-    /// Returns the wait for a trigger; `None` without one.
-    pub fn wait(self, poll_interval: Duration) -> Option<Wait> {
-        match self {
-            TriggerCompletion::None => None,
-            TriggerCompletion::Interrupt => Some(Wait::Interrupt),
-            TriggerCompletion::Poll => Some(Wait::Poll { interval: poll_interval }),
-        }
-    }
 }
 
 fn device_name() -> impl TypedValueParser<Value = String> {
@@ -236,7 +227,7 @@ impl DigitizerRequest {
         let text = format!("is {block_bytes}; at least 64 is wanted");
         Problem::when((1..64).contains(&block_bytes), "block_bytes", text)?;
         let text = "is 100, which writes without a trigger: leave out -l (completion)";
-        Problem::when(writes && self.wait().is_some(), "function", text)?;
+        Problem::when(writes && self.is_triggered(), "function", text)?;
         Problem::unless_within("access", self.access, 0..=1)?;
         let text = "cannot be used with access 1: a mapped buffer is read whole";
         Problem::when(maps && block_bytes > 0, "block_bytes", text)?;
@@ -258,10 +249,10 @@ impl DigitizerRequest {
     }
 
     pub(crate) fn samples_per_read(&self) -> u64 {
-        let multiple = match (self.wait(), self.writes()) {
-            (Some(_), _) => regs::ACQUISITION_SAMPLES,
-            (None, true) => PATTERN_MULTIPLE,
-            (None, false) => SAMPLES_MULTIPLE,
+        let multiple = match (self.is_triggered(), self.writes()) {
+            (true, _) => regs::ACQUISITION_SAMPLES,
+            (false, true) => PATTERN_MULTIPLE,
+            (false, false) => SAMPLES_MULTIPLE,
         };
         self.samples.next_multiple_of(multiple)
     }
@@ -270,8 +261,14 @@ impl DigitizerRequest {
         self.samples_per_read() * 2
     }
 
-    pub(crate) fn wait(&self) -> Option<Wait> {
-        self.completion.wait(Duration::from_secs_f64(self.poll_interval_us * 1e-6))
+    pub(crate) fn is_triggered(&self) -> bool {
+        self.completion != TriggerCompletion::None
+    }
+
+    /// Returns the sleep between two looks at the status; `None` waits for the interrupt.
+    pub(crate) fn polls(&self) -> Option<Duration> {
+        let interval = Duration::from_secs_f64(self.poll_interval_us * 1e-6);
+        (self.completion != TriggerCompletion::Interrupt).then_some(interval)
     }
 
     /// Returns samples of a fused block; `None` without fusion. A block has whole card blocks and

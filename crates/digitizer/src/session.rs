@@ -13,7 +13,7 @@ use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::conversion::convert;
-use crate::daq::{Daq, Wait};
+use crate::daq::Daq;
 use crate::devices::board::Board;
 use crate::devices::sis8300::regs::CHANNELS;
 use crate::events::Events;
@@ -45,7 +45,7 @@ fn plan(request: &DigitizerRequest, last_level_bytes: u64) -> Result<Vec<Work>, 
     let (samples, block_samples) = (to_usize(request.samples_per_read()), request.block_samples());
     let functions = request.function.stages();
     let mut work = Vec::new();
-    if request.wait().is_some() {
+    if request.is_triggered() {
         work.push(Work::WaitTrigger);
     }
     for &function in &functions {
@@ -76,7 +76,7 @@ fn check_abilities(board: &mut dyn Board, request: &DigitizerRequest) -> Result<
             request.raw_bytes()
         )));
     }
-    if request.wait().is_some() && board.commands().is_err() {
+    if request.is_triggered() && board.commands().is_err() {
         return Err(board.cannot("be triggered: leave out -l"));
     }
     if request.writes() && board.commands().is_err() {
@@ -122,10 +122,9 @@ impl BoardSession {
         if request.maps() {
             board.map(to_usize(request.raw_bytes()))?;
         }
-        let wait = request.wait().unwrap_or(Wait::Interrupt);
         Ok(BoardSession {
             board,
-            daq: Daq::new(wait, request.trigger_rate_hz),
+            daq: Daq::new(request.polls(), request.trigger_rate_hz),
             events,
             request: request.clone(),
             samples: to_usize(request.samples_per_read()),
@@ -272,7 +271,7 @@ impl BoardSession {
     /// States the length of a channel, if it is not the requested one.
     fn rounded(&self) -> Option<String> {
         let (asked, read) = (self.request.samples, self.samples as u64);
-        (self.request.wait().is_some() && asked != read).then(|| {
+        (self.request.is_triggered() && asked != read).then(|| {
             let (channels, of_each) = (CHANNELS, read / u64::from(CHANNELS));
             format!(
                 "-S {asked} was rounded up to {read}: {channels} channels of {of_each} samples, one after the other"
@@ -397,7 +396,7 @@ impl Session for BoardSession {
         }
         self.raw = Some(raw);
         self.out = Some(Buffer::new(self.out_buffer_bytes(), Pages::Transparent)?);
-        if self.request.wait().is_some() {
+        if self.request.is_triggered() {
             if let Some(rate_hz) = self.request.trigger_rate_hz {
                 self.board.set_trigger_rate(rate_hz);
             }
@@ -456,7 +455,7 @@ impl Session for BoardSession {
 
     fn tally(&mut self) -> Tally {
         let mut tally = Tally { ledgers: vec![self.bytes.clone()], ..Tally::default() };
-        if self.request.wait().is_some() {
+        if self.request.is_triggered() {
             tally.ledgers.push(Ledger { of: self.device(), ..self.daq.ledger() });
             if let Some((ledger, note)) = self.events.add(self.daq.taken(&*self.board)) {
                 tally.ledgers.push(ledger);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use daqmeter_digitizer::daq::{self, Daq, Wait};
+use daqmeter_digitizer::daq::{self, Daq};
 use daqmeter_digitizer::devices::board::{Board, Emulation};
 use daqmeter_digitizer::devices::open;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
@@ -81,9 +81,9 @@ impl SourceElement for Digitizer {
     fn sources(&self, _name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {
         let emulation = Emulation { profile: self.profile.clone(), paced: !self.unpaced };
         let interval = Duration::from_nanos(self.poll_interval.0);
-        let wait = self.completion.wait(interval).unwrap_or(Wait::Poll { interval });
+        let polls = (self.completion != TriggerCompletion::Interrupt).then_some(interval);
         let source = |board| {
-            let source = Boards::new(board, block_bytes, self.trigger.map(|hz| hz.0), wait)?;
+            let source = Boards::new(board, block_bytes, self.trigger.map(|hz| hz.0), polls)?;
             let device = source.board.identity().device.clone();
             Ok((device, Box::new(source) as Box<dyn Source>))
         };
@@ -106,7 +106,7 @@ impl Boards {
         mut board: Box<dyn Board>,
         block_bytes: usize,
         trigger_hz: Option<f64>,
-        wait: Wait,
+        polls: Option<Duration>,
     ) -> Result<Boards, Fault> {
         let identity = board.identity();
         if !block_bytes.is_multiple_of(UNIT_BYTES)
@@ -122,7 +122,7 @@ impl Boards {
         }
         Ok(Boards {
             board,
-            daq: trigger_hz.map(|hz| Daq::new(wait, Some(hz))),
+            daq: trigger_hz.map(|hz| Daq::new(polls, Some(hz))),
             trigger_hz,
             samples: block_bytes / 2,
         })
