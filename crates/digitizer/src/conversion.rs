@@ -7,12 +7,10 @@ use daqmeter_harness::{Fault, Problem, is_default};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::units::parse_count;
-use daqmeter_sys::memory::Buffer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::function::Function;
-use crate::oracle::elements;
 
 /// Returns the defaults of a request, which its options declare.
 pub(crate) fn defaults<T: Args>() -> T {
@@ -265,13 +263,6 @@ impl ConversionRequest {
         );
         Problem::when((samples - offset) / factor == 0, "dec_factor", text)
     }
-}
-
-/// Converts samples into the start of a buffer, which must hold them; returns the bytes written.
-pub fn convert(converter: &Converter, raw: &[u16], out: &mut Buffer) -> usize {
-    let kept = converter.decimation().kept(raw.len());
-    converter.convert(raw, elements(converter, out, 0, kept));
-    kept * converter.conversion().out_bytes()
 }
 
 fn parse_q(text: &str) -> Result<QFormat, String> {

@@ -15,7 +15,7 @@ mod events;
 pub mod function;
 mod intervals;
 mod names;
-mod oracle;
+pub mod oracle;
 pub mod request;
 mod session;
 

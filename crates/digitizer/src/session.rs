@@ -12,13 +12,12 @@ use daqmeter_kernels::convert::Converter;
 use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
-use crate::conversion::convert;
 use crate::daq::Daq;
 use crate::devices::board::Board;
 use crate::devices::sis8300::regs::CHANNELS;
 use crate::events::Events;
 use crate::function::{self, Function};
-use crate::oracle::{differs, elements};
+use crate::oracle::{convert, differs};
 use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE, to_usize};
 
 const WAIT_STAGE: &str = "wait_trigger";
@@ -108,7 +107,6 @@ struct Block {
     begin: usize,
     samples: Range<usize>,
     at: usize,
-    kept: usize,
 }
 
 impl BoardSession {
@@ -171,7 +169,7 @@ impl BoardSession {
 
     fn convert(&mut self, converter: &Converter) {
         let mut out = self.out.take().expect("prepared");
-        convert(converter, self.raw_samples(), &mut out);
+        convert(converter, self.raw_samples(), &mut out, 0);
         self.out = Some(out);
     }
 
@@ -209,10 +207,9 @@ impl BoardSession {
         self.book(len * 2, delivered)?;
         let read = self.raw.as_ref().expect("prepared").slice::<u16>(len);
         let samples = block.start - begin..block.end - begin;
-        let kept = converter.decimation().kept(samples.len());
         let out = self.out.as_mut().expect("prepared");
-        converter.convert(&read[samples.clone()], elements(converter, out, at, kept));
-        self.last_block = Block { begin, samples, at, kept };
+        let kept = convert(converter, &read[samples.clone()], out, at);
+        self.last_block = Block { begin, samples, at };
         Ok(kept)
     }
 
@@ -238,21 +235,18 @@ impl BoardSession {
 
     /// Compares the last conversion of a whole read with the scalar oracle.
     fn check_converted(&mut self, converter: &Converter) -> Result<(), Fault> {
-        let kept = converter.decimation().kept(self.samples);
         let mut out = self.out.take().expect("prepared");
-        let done = differs(converter, self.raw_samples(), &elements(converter, &mut out, 0, kept));
+        let done = differs(converter, self.raw_samples(), &mut out, 0);
         self.out = Some(out);
         done
     }
 
     /// Compares the last fused block; the raw buffer no longer holds the earlier ones.
     fn check_last_block(&mut self, converter: &Converter) -> Result<(), Fault> {
-        let Block { begin, samples, at, kept } = self.last_block.clone();
+        let Block { begin, samples, at } = self.last_block.clone();
         let read = self.raw.as_ref().expect("prepared").slice::<u16>(samples.end);
         self.check_raw(begin, read)?;
-        let samples = &read[samples];
-        let out = self.out.as_mut().expect("prepared");
-        differs(converter, samples, &elements(converter, out, at, kept))
+        differs(converter, &read[samples], self.out.as_mut().expect("prepared"), at)
     }
 
     fn unverified(&self) -> Option<String> {

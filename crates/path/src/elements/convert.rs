@@ -1,7 +1,8 @@
 //! Stage `convert`: samples to numbers.
 
-use daqmeter_digitizer::conversion::{ConversionRequest, convert};
+use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
+use daqmeter_digitizer::oracle::convert;
 use daqmeter_harness::Fault;
 use daqmeter_kernels::convert::{Conversion, Converter, oracle};
 use daqmeter_sys::memory::Buffer;
@@ -51,7 +52,8 @@ struct Convert(Converter);
 
 impl Transform for Convert {
     fn transform(&mut self, from: &Buffer, bytes: usize, to: &mut Buffer) -> Result<usize, Fault> {
-        Ok(convert(&self.0, from.slice::<u16>(bytes / 2), to))
+        let made = convert(&self.0, from.slice::<u16>(bytes / 2), to, 0);
+        Ok(made * self.0.conversion().out_bytes())
     }
 
     /// By the oracle, one sample at a time.
