@@ -9,7 +9,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use daqmeter_harness::{CardFamily, Fault, Resolved, StopFlag};
+use daqmeter_sys::host::Files;
 
+use super::pcie::PcieLink;
 use super::sis8300::emulated::profile::Profile;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
@@ -151,9 +153,41 @@ pub struct BoardFamily {
     pub emulated: fn() -> Vec<(String, String)>,
 }
 
+/// The node of a real board: its identity, the lock that it is held by, and its link.
+#[derive(Debug)]
+pub(super) struct BoardFile {
+    pub(super) identity: Identity,
+    pub(super) file: File,
+    pub(super) stop: StopFlag,
+    link: Option<PcieLink>,
+    _lock: Option<UnixDatagram>,
+}
+
+impl BoardFile {
+    /// Takes an open device, unless another program has it.
+    pub(super) fn of(
+        device: &str,
+        file: File,
+        model: &'static str,
+        memory_bytes: Option<u64>,
+    ) -> Result<BoardFile, Fault> {
+        let _lock = lock(device, &file)?;
+        let device = device.to_owned();
+        let identity = Identity { device, model, memory_bytes, emulated: false };
+        let rdev = file.metadata().map_or(0, |metadata| metadata.rdev());
+        let link = PcieLink::of(&Files::default(), rdev);
+        Ok(BoardFile { identity, file, stop: StopFlag::default(), link, _lock })
+    }
+
+    pub(super) fn known_limit(&self) -> Option<(f64, String)> {
+        let link = self.link?;
+        Some((link.bytes_per_s(), link.to_string()))
+    }
+}
+
 /// Holds a board for one thread of one program, until the file and the result are dropped. Links to
 /// it have the same inode, and other nodes of a character device the same number.
-pub(super) fn lock(device: &str, file: &File) -> Result<Option<UnixDatagram>, Fault> {
+fn lock(device: &str, file: &File) -> Result<Option<UnixDatagram>, Fault> {
     let about = file.metadata().ok().filter(|about| about.file_type().is_char_device());
     let by_number = about.map(|about| hold(about.rdev()));
     let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock))

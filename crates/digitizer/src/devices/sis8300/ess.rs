@@ -2,28 +2,20 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_sys::host::Files;
 use daqmeter_sys::memory::DriverBuffer;
 
 use super::commands;
 use super::registers::BoardRegisters;
 use super::regs::{self, Model, is_dma_write};
-use crate::devices::board::{Board, BoardCommands, Identity, lock, read_in_parts};
-use crate::devices::pcie::PcieLink;
+use crate::devices::board::{Board, BoardCommands, BoardFile, Identity, read_in_parts};
 
 #[derive(Debug)]
 pub struct EssBoard {
-    identity: Identity,
-    file: File,
-    _lock: Option<UnixDatagram>,
+    board: BoardFile,
     dma: Option<DriverBuffer>,
-    link: Option<PcieLink>,
-    stop: StopFlag,
 }
 
 const FIRED: u32 = 0;
@@ -32,35 +24,28 @@ const DAQ_DONE: u32 = 0;
 
 impl EssBoard {
     pub(super) fn new(device: &str, file: File, model: Model) -> Result<EssBoard, Fault> {
-        let _lock = lock(device, &file)?;
         let options = commands::read_register(&file, regs::OPTIONS)?;
-        let identity = Identity {
-            device: device.to_owned(),
-            model: model.name,
-            memory_bytes: Some(model.memory_bytes(options)),
-            emulated: false,
-        };
-        let rdev = file.metadata().map_or(0, |metadata| metadata.rdev());
-        let link = PcieLink::of(&Files::default(), rdev);
-        Ok(EssBoard { identity, file, _lock, dma: None, link, stop: StopFlag::default() })
+        let memory_bytes = Some(model.memory_bytes(options));
+        let board = BoardFile::of(device, file, model.name, memory_bytes)?;
+        Ok(EssBoard { board, dma: None })
     }
 
     fn gone(&self, error: impl std::fmt::Display) -> Fault {
-        Fault::new(format!("{}: {error}", self.identity.device))
+        Fault::new(format!("{}: {error}", self.board.identity.device))
     }
 }
 
 impl BoardRegisters for EssBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
-        commands::read_register(&self.file, offset).map_err(|error| self.gone(error))
+        commands::read_register(&self.board.file, offset).map_err(|error| self.gone(error))
     }
 
     fn write_register(&mut self, offset: u32, value: u32) -> Result<(), Fault> {
-        commands::write_register(&self.file, offset, value).map_err(|error| self.gone(error))
+        commands::write_register(&self.board.file, offset, value).map_err(|error| self.gone(error))
     }
 
     fn stop_flag(&self) -> &StopFlag {
-        &self.stop
+        &self.board.stop
     }
 
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
@@ -70,11 +55,11 @@ impl BoardRegisters for EssBoard {
                 "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
             )));
         }
-        self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
+        self.board.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
         // One call is one DMA write. The rest of a partial write is not sent, because its length
         // may be invalid for the board.
         loop {
-            match self.file.write(from) {
+            match self.board.file.write(from) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 done => return done.map_err(|error| self.gone(error)),
             }
@@ -84,7 +69,7 @@ impl BoardRegisters for EssBoard {
 
 impl Board for EssBoard {
     fn identity(&self) -> &Identity {
-        &self.identity
+        &self.board.identity
     }
 
     fn commands(&mut self) -> Result<&mut dyn BoardCommands, Fault> {
@@ -93,13 +78,15 @@ impl Board for EssBoard {
 
     fn read(&mut self, card_offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         // The driver has no pread: its read() starts at the position of lseek.
-        self.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
-        read_in_parts(&self.identity.device, into, &self.stop, |_, part| self.file.read(part))
+        self.board.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
+        read_in_parts(&self.board.identity.device, into, &self.board.stop, |_, part| {
+            self.board.file.read(part)
+        })
     }
 
     fn map(&mut self, bytes: usize) -> Result<(), Fault> {
         let rounded = bytes.next_multiple_of(4096);
-        let mapped = DriverBuffer::map(&self.file, rounded).map_err(|error| {
+        let mapped = DriverBuffer::map(&self.board.file, rounded).map_err(|error| {
             self.gone(format!(
                 "{error}; access mode 1 needs one contiguous buffer: lower -S or use -B 0"
             ))
@@ -110,7 +97,7 @@ impl Board for EssBoard {
 
     fn read_mapped(&mut self, card_offset: u64, bytes: usize) -> Result<usize, Fault> {
         let dma = self.dma.as_mut().expect("mapped before the first read");
-        dma.read_into(&self.file, card_offset, bytes).map_err(|error| self.gone(error))
+        dma.read_into(&self.board.file, card_offset, bytes).map_err(|error| self.gone(error))
     }
 
     fn mapped(&self, samples: usize) -> &[u16] {
@@ -120,7 +107,7 @@ impl Board for EssBoard {
     fn wait(&mut self, timeout: Duration) -> Result<bool, Fault> {
         // Zero would wait for ever.
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
-        match commands::wait_irq(&self.file, timeout_ms, DAQ_DONE) {
+        match commands::wait_irq(&self.board.file, timeout_ms, DAQ_DONE) {
             Ok(FIRED) => Ok(true),
             Ok(TIMEOUT) => Ok(false),
             Ok(status) => {
@@ -131,11 +118,10 @@ impl Board for EssBoard {
     }
 
     fn set_stop_flag(&mut self, stop: &StopFlag) {
-        self.stop = stop.clone();
+        self.board.stop = stop.clone();
     }
 
     fn known_limit(&self) -> Option<(f64, String)> {
-        let link = self.link?;
-        Some((link.bytes_per_s(), link.to_string()))
+        self.board.known_limit()
     }
 }

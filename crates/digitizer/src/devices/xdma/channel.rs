@@ -2,26 +2,19 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 
 use daqmeter_harness::{Fault, StopFlag};
-use daqmeter_sys::host::Files;
 
-use crate::devices::board::{Board, Identity, lock, read_in_parts};
-use crate::devices::pcie::PcieLink;
+use crate::devices::board::{Board, BoardFile, Identity, read_in_parts};
 
 /// `ESPIPE`: the device has no offsets.
 const NOT_SEEKABLE: i32 = 29;
 
 #[derive(Debug)]
 pub(super) struct Channel {
-    identity: Identity,
-    file: File,
-    _lock: Option<UnixDatagram>,
-    link: Option<PcieLink>,
+    board: BoardFile,
     seekable: bool,
-    stop: StopFlag,
 }
 
 impl Channel {
@@ -35,29 +28,18 @@ impl Channel {
             return Err(refuse(&"not a character device"));
         }
         let file = File::open(path).map_err(|error| refuse(&error))?;
-        Ok(Channel {
-            _lock: lock(device, &file)?,
-            identity: Identity {
-                device: device.to_owned(),
-                model: "streaming device",
-                memory_bytes: None,
-                emulated: false,
-            },
-            link: PcieLink::of(&Files::default(), metadata.rdev()),
-            file,
-            seekable: true,
-            stop: StopFlag::default(),
-        })
+        let board = BoardFile::of(device, file, "streaming device", None)?;
+        Ok(Channel { board, seekable: true })
     }
 }
 
 impl Board for Channel {
     fn identity(&self) -> &Identity {
-        &self.identity
+        &self.board.identity
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        let Channel { identity, file, seekable, stop, .. } = self;
+        let Channel { board: BoardFile { identity, file, stop, .. }, seekable } = self;
         read_in_parts(&identity.device, into, stop, |done, part| {
             if *seekable {
                 match file.read_at(part, offset + done) {
@@ -70,11 +52,10 @@ impl Board for Channel {
     }
 
     fn set_stop_flag(&mut self, stop: &StopFlag) {
-        self.stop = stop.clone();
+        self.board.stop = stop.clone();
     }
 
     fn known_limit(&self) -> Option<(f64, String)> {
-        let link = self.link?;
-        Some((link.bytes_per_s(), link.to_string()))
+        self.board.known_limit()
     }
 }
