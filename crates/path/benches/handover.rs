@@ -91,7 +91,7 @@ fn chain_by_hand(hz: f64, time: Duration) -> PerChunk {
     assert!(done.closes());
     let chunks: u64 = done.receivers.iter().map(|one| one.chunks()).sum();
     let cpus = done.readers[0].cpu + done.receivers[0].cpu;
-    PerChunk::of(done.readers[0].card_ns as f64, chunks, cpus)
+    PerChunk::of(done.readers[0].view.now_ns as f64, chunks, cpus)
 }
 
 fn chain_as_path(hz: f64, time: Duration) -> PerChunk {

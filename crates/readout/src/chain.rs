@@ -16,9 +16,7 @@ use daqmeter_sys::memory::Pages;
 
 pub use self::counters::*;
 use crate::accounts::FinalAccount;
-use crate::busy::{ChannelBusy, Dead};
-use crate::card::words::CardState;
-use crate::card::{Card, channel_ids};
+use crate::card::{Card, CardState, CardView, channel_ids};
 use crate::port::Port;
 use crate::receive::{Receiver, Report, StreamReport};
 use crate::scenario::{Publish, Scenario};
@@ -122,11 +120,8 @@ pub struct ReaderDone {
     pub ring_bytes: usize,
     /// Pages of the ring; `None` if another process made it.
     pub ring_pages: Option<Pages>,
-    /// Dead time as the card saw it, as in [`crate::card::CardView`].
-    pub dead: [Dead; 4],
-    /// Channels that asserted BUSY, as in [`crate::card::CardView`].
-    pub asserted: Vec<ChannelBusy>,
-    pub card_ns: u64,
+    /// Counts of the card at the end.
+    pub view: CardView,
     /// Time for which triggers came: without that in which a FIFO was emptied.
     pub triggers_ns: u64,
     /// Every 10 ms or so while triggers came: the card's time, the bytes in the ring, and the bytes
@@ -183,10 +178,8 @@ impl ToHost {
             notes: std::mem::take(&mut self.notes),
             ring_bytes: self.port.consumer().ring_bytes(),
             ring_pages: self.port.consumer().pages(),
-            dead: view.dead,
-            asserted: view.asserted,
-            card_ns: view.now_ns,
             triggers_ns: view.now_ns.min(self.port.end_ns()),
+            view,
             filling,
         }
     }

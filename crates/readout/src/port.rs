@@ -33,6 +33,12 @@ enum Side {
 /// Interval at which the card's process is checked.
 const ALIVE_NS: u64 = 100_000_000;
 
+/// Tests if the other end of a connection, which says nothing, has closed it.
+pub(crate) fn has_ended(mut connection: &UnixStream) -> bool {
+    let heard = connection.read(&mut [0]);
+    !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
 impl Port {
     /// Opens a channel of a card in this process. Fails if the process has no descriptors left.
     pub fn here(card: Arc<Mutex<Card>>, consumer: Consumer) -> Result<Port, SysError> {
@@ -72,9 +78,7 @@ impl Port {
             let now_ns = monotonic_ns();
             if now_ns >= *looked_ns + ALIVE_NS {
                 *looked_ns = now_ns;
-                let heard = connection.read(&mut [0]);
-                *is_gone =
-                    !matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+                *is_gone = has_ended(connection);
             }
         }
         self.advance();

@@ -21,7 +21,7 @@ use socket2::{SockAddr, Socket};
 
 use crate::card::{Card, CardState, channel_ids};
 use crate::peer::from_peer;
-use crate::port::Port;
+use crate::port::{Port, has_ended};
 use crate::scenario::Scenario;
 
 #[derive(Debug, thiserror::Error)]
@@ -247,8 +247,7 @@ impl CardServer {
     fn notice_ends(&mut self) {
         for (channel, reader) in self.readers.iter_mut().enumerate() {
             let Reader::Connected(stream) = reader else { continue };
-            let heard = stream.read(&mut [0]);
-            if !matches!(heard, Err(error) if error.kind() == ErrorKind::WouldBlock) {
+            if has_ended(stream) {
                 *reader = Reader::Ended;
                 self.card.forget_reader(channel);
             }

@@ -64,12 +64,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             page.ledger(name, &view.account.ledger());
         }
     });
-    let card = &server.card;
-    let (issued, now_ns) = (card.source.issued, card.now_ns());
-    let dead = card.line.all(now_ns);
+    let view = server.card.view();
+    let (issued, now_ns, [.., dead, _]) = (view.account.issued, view.now_ns, view.dead);
     let percent = significant(dead.ns as f64 / now_ns.max(1) as f64 * 100.0, 3);
     let (time, vetoed) = (show_ns(now_ns as f64), dead.vetoed);
-    let by = asserted_by(&busy_by_channel(&card.view().asserted, now_ns));
+    let by = asserted_by(&busy_by_channel(&view));
     emit(&format!(
         "{issued} triggers in {time}, {vetoed} stopped by BUSY, dead time {percent} %{by}\n"
     ))

@@ -175,7 +175,7 @@ impl Arguments {
         let open = account.open_subscriptions();
         findings.fault(open, "subscriptions that are not fully accounted for");
         findings.values.push((Measure::Dead, view.dead[2].ns, view.now_ns));
-        findings.dead_by = asserted_by(&chain::busy_by_channel(&view.asserted, view.now_ns));
+        findings.dead_by = asserted_by(&chain::busy_by_channel(view));
         findings.verdict(&self.network.limits)
     }
 }

@@ -9,8 +9,7 @@ use daqmeter_sys::memory::Pages;
 
 use super::{ReaderDone, joined};
 use crate::accounts::own_losses;
-use crate::busy::ChannelBusy;
-use crate::card::channel_ids;
+use crate::card::{CardView, channel_ids};
 use crate::receive::{Report, elink_name};
 use crate::scenario::{ReaderCompletion, Scenario};
 
@@ -46,7 +45,7 @@ pub fn looked(scenario: &Scenario, reader: &ReaderDone) -> Option<String> {
     let asked_ns = scenario.reader.poll.0;
     let is_asked = scenario.reader.completion == ReaderCompletion::Poll && asked_ns > 0;
     let [asked, obtained] =
-        [asked_ns, reader.card_ns / reader.stats.polls.max(1)].map(|ns| ns as f64);
+        [asked_ns, reader.view.now_ns / reader.stats.polls.max(1)].map(|ns| ns as f64);
     let is_rare = is_asked && obtained > 2.0 * asked;
     is_rare.then(|| {
         let [asked, obtained] = [asked, obtained].map(show_ns);
@@ -79,8 +78,8 @@ pub fn counters(
     let Some(first) = readers.first() else {
         return Vec::new();
     };
-    let [dma, fifo, any, outside] = first.dead;
-    let [card_ns, triggers_ns] = [first.card_ns, first.triggers_ns].map(|ns| ns.max(1) as f64);
+    let [dma, fifo, any, outside] = first.view.dead;
+    let [card_ns, triggers_ns] = [first.view.now_ns, first.triggers_ns].map(|ns| ns.max(1) as f64);
     let latency = latency(received);
     let bytes: u64 = received.iter().map(|report| report.bytes).sum();
     let found: u64 = readers.iter().map(|one| one.stats.found_bytes).sum();
@@ -108,7 +107,7 @@ pub fn counters(
     let p99 = latency.supported_quantile(0.99);
     counters.extend(p99.map(|ns| Counter::measured("latency p99", ns as f64, "ns")));
     counters.push(Counter::measured("BUSY mark", mark as f64, "B"));
-    counters.extend(busy_by_channel(&first.asserted, first.card_ns));
+    counters.extend(busy_by_channel(&first.view));
     let share = outside.ns as f64 / card_ns;
     let outside = Counter::measured("dead-time BUSY from outside", share, "of the time");
     counters.extend(scenario.busy.outside.as_ref().map(|_| outside));
@@ -123,12 +122,12 @@ const MAX_BUSY_CHANNELS: usize = 32;
 
 /// BUSY of the channels that asserted it, the longest time first: intervals, share of the time, and
 /// if it still is.
-pub fn busy_by_channel(asserted: &[ChannelBusy], card_ns: u64) -> Vec<Counter> {
-    let mut asserted = asserted.to_vec();
+pub fn busy_by_channel(view: &CardView) -> Vec<Counter> {
+    let mut asserted = view.asserted.clone();
     asserted.sort_by_key(|busy| std::cmp::Reverse(busy.ns));
     let each = asserted.iter().take(MAX_BUSY_CHANNELS).flat_map(|busy| {
         let (name, share) = (format!("BUSY by channel {}", busy.channel), busy.ns as f64);
-        let share = share / card_ns.max(1) as f64;
+        let share = share / view.now_ns.max(1) as f64;
         let live = busy.is_live.then(|| Counter::count(format!("live {name}"), 1));
         let time = Counter::measured(format!("dead-time {name}"), share, "of the time");
         [Counter::count(name, busy.intervals), time].into_iter().chain(live)

@@ -118,10 +118,6 @@ impl ToHost {
         came.saturating_sub(oldest.unwrap_or(self.stats.bytes))
     }
 
-    pub fn is_subscribed(&self) -> bool {
-        self.elinks.iter().all(|elink| !elink.subscribers.is_empty())
-    }
-
     pub fn without_subscriber(&self) -> Vec<Elink> {
         let without = self.elinks.iter().filter(|elink| elink.subscribers.is_empty());
         without.map(|elink| elink.spec.elink).collect()

@@ -68,7 +68,7 @@ impl ToHost {
         without_timer_slack();
         let mut reported_ns = 0;
         while !stop.load(Ordering::Relaxed) {
-            if !self.begun && (!wait || self.is_subscribed()) {
+            if !self.begun && (!wait || self.without_subscriber().is_empty()) {
                 self.begun = true;
                 self.port.go();
             }

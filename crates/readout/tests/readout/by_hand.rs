@@ -33,7 +33,7 @@ impl Done {
     }
 
     pub(crate) fn trigger_rate_hz(&self) -> f64 {
-        let ns = self.readers.first().map_or(0, |reader| reader.card_ns);
+        let ns = self.readers.first().map_or(0, |reader| reader.view.now_ns);
         self.issued() as f64 / (ns.max(1) as f64 * 1e-9)
     }
 
@@ -41,7 +41,7 @@ impl Done {
         let Some(reader) = self.readers.first() else {
             return 0.0;
         };
-        reader.dead[2].ns as f64 / reader.card_ns.max(1) as f64
+        reader.view.dead[2].ns as f64 / reader.view.now_ns.max(1) as f64
     }
 
     /// Chunks that were issued and not delivered, for any reason but a deficit of the source.

@@ -98,7 +98,7 @@ fn connections_that_say_nothing_are_bounded_and_do_not_keep_others_out() {
     let closed = std::thread::spawn(move || until_closed(first));
     turn_until(&mut reader, |_| closed.is_finished());
     let subscriber = subscribe_raw(&publish, 1);
-    turn_until(&mut reader, |reader| reader.is_subscribed());
+    turn_until(&mut reader, |reader| reader.without_subscriber().is_empty());
     drop((silent, subscriber));
 }
 
