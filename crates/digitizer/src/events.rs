@@ -1,9 +1,10 @@
 //! Events of boards that share a trigger: which board took which.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use daqmeter_harness::locked;
 use daqmeter_record::Ledger;
 use daqmeter_record::units::{plural, whole};
 
@@ -34,7 +35,7 @@ impl Events {
 
     /// Adds a board's triggers. Returns the account of the events with the last of several boards.
     pub(crate) fn add(&self, taken: Option<Taken>) -> Option<(Ledger, String)> {
-        let mut all = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.taken);
         all.push(taken);
         if all.len() < self.boards.max(2) {
             return None;

@@ -18,6 +18,7 @@ pub mod frames;
 mod guarded;
 mod lanes;
 mod limits;
+mod lock;
 mod memory;
 mod null;
 pub mod observe;
@@ -43,6 +44,7 @@ pub use engine::{
 pub use facts::Context;
 pub use guarded::guarded;
 pub use limits::Limits;
+pub use lock::locked;
 pub use null::NullRequest;
 pub use observe::Observer;
 pub use open_record::OpenRecord;

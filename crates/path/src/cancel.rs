@@ -1,7 +1,9 @@
 //! Cuts, which end waits from outside: programs are killed and connections shut down when a path is
 //! to stop at once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use daqmeter_harness::locked;
 
 type Cut = Box<dyn FnMut() + Send>;
 
@@ -10,14 +12,10 @@ pub(crate) struct Cuts(Arc<Mutex<Vec<Cut>>>);
 
 impl Cuts {
     pub(crate) fn add(&self, cut: impl FnMut() + Send + 'static) {
-        self.lock().push(Box::new(cut));
+        locked(&self.0).push(Box::new(cut));
     }
 
     pub(crate) fn all(&self) {
-        self.lock().iter_mut().for_each(|cut| cut());
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Cut>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).iter_mut().for_each(|cut| cut());
     }
 }

@@ -6,10 +6,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_sys::memory::Buffer;
 use daqmeter_sys::net::{self, Readiness, wait_ready};
 use daqmeter_sys::process;
@@ -149,13 +149,9 @@ struct Running {
 }
 
 impl Running {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Child> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends all of its group: a process that was left behind may hold the pipe that is read.
     fn failed(&self, what: &str, error: &io::Error) -> Fault {
-        let mut child = self.lock();
+        let mut child = locked(&self.child);
         // A child that was waited for before has no process to wait for.
         let has_ended = process::ends_within(&child, ENDS_WITHIN).unwrap_or(true);
         process::kill_group(&child);
@@ -172,7 +168,7 @@ const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let mut child = self.lock();
+        let mut child = locked(&self.child);
         process::kill_group(&child);
         // It was killed: this does not wait.
         let _ = child.wait();
@@ -196,7 +192,7 @@ pub(crate) fn program(command: &[String], cuts: &Cuts) -> Result<Ends, Fault> {
     let killed = Arc::downgrade(&running);
     cuts.add(move || {
         if let Some(running) = killed.upgrade() {
-            process::kill_group(&running.lock());
+            process::kill_group(&locked(&running.child));
         }
     });
     let writes = running.clone();

@@ -1,8 +1,8 @@
 //! The result that was made last, kept for the next run that needs the same.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 
 /// Result with its key.
 pub(crate) type Last<T> = Mutex<Option<(String, T)>>;
@@ -13,7 +13,7 @@ pub(crate) fn made<T: Clone>(
     key: &str,
     make: impl FnOnce() -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = locked(last);
     if let Some((_, made)) = last.as_ref().filter(|(known, _)| known == key) {
         return Ok(made.clone());
     }

@@ -20,12 +20,12 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::Builder;
 use std::time::Duration;
 
-use daqmeter_harness::StopFlag;
 use daqmeter_harness::frames::{FrameStream, MAX_CONTROL_BYTES};
+use daqmeter_harness::{StopFlag, locked};
 use daqmeter_record::border::from_peer;
 use daqmeter_sys::net::{Epoll, Readiness, accept};
 use daqmeter_wire::felix::page::{FelixFrame, FrameKind};
@@ -90,10 +90,6 @@ fn serve_in(
         // The others end, too, if the listener fails.
         serve_all().inspect_err(|_| stop.set())
     })
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Place of a sender, which it holds until it has been served.

@@ -3,9 +3,10 @@
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use daqmeter_harness::locked;
 use daqmeter_sys::SysError;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::ring::Consumer;
@@ -64,7 +65,7 @@ impl Port {
         let Side::Here(card) = &self.card else { return };
         let work = || {
             // A reader that panicked has left the card as it was between two events.
-            card.lock().unwrap_or_else(PoisonError::into_inner).carry(monotonic_ns());
+            locked(card).carry(monotonic_ns());
         };
         match &self.slowed {
             Some(slowed) => slowed.card(work),
@@ -103,7 +104,7 @@ impl Port {
         // The ring shows the reason of the wake-up: errors of the line are those of a past time.
         match &self.card {
             Side::Here(card) => {
-                let mut card = card.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut card = locked(card);
                 let at_ns = card.next_event_ns().saturating_add(card.start_ns());
                 drop(card);
                 let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -134,7 +135,7 @@ impl Port {
     /// Time since the start at which the triggers of a card in this process end.
     pub(crate) fn end_ns(&self) -> u64 {
         match &self.card {
-            Side::Here(card) => card.lock().unwrap_or_else(PoisonError::into_inner).source.end_ns,
+            Side::Here(card) => locked(card).source.end_ns,
             Side::Elsewhere { .. } => u64::MAX,
         }
     }

@@ -1,9 +1,9 @@
 //! A prepared request: the slave, the operations of a cycle, and the limit of their rate.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, LimitSpec, Request, StopFlag};
+use daqmeter_harness::{Fault, LimitSpec, Request, StopFlag, locked};
 use daqmeter_record::Limit;
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::etherbone::sdb::ids;
@@ -154,15 +154,14 @@ impl Plan {
     pub(super) fn close(&self, client: Client) {
         if matches!(self.request.address.target, Target::At(Address::Dev(_))) {
             let is_settled = client.is_settled();
-            *KEPT.lock().unwrap_or_else(PoisonError::into_inner) =
-                is_settled.then(|| (self.request.clone(), client));
+            *locked(&KEPT) = is_settled.then(|| (self.request.clone(), client));
         }
     }
 
     /// Returns the kept conversation, if this request would open an equal one. Another one is
     /// closed to free the device.
     fn kept(&self) -> Option<Client> {
-        let (of, client) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let (of, client) = locked(&KEPT).take()?;
         let same = of.address == self.request.address && of.timeout_ms == self.request.timeout_ms;
         (same && client.layout() == self.layout()).then_some(client)
     }

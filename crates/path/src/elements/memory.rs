@@ -1,8 +1,8 @@
 //! Source `memory`: a pattern, copied from memory of that many bytes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_record::units::show_bytes;
 use daqmeter_record::written::ByteSize;
 use daqmeter_sys::memory::{Buffer, Pages};
@@ -49,7 +49,7 @@ const APART_BYTES: usize = 512;
 /// Frees the blocks of a path that ended, if they are many: the next run may need their memory.
 pub(crate) fn free_blocks(span_bytes: usize) {
     if span_bytes > MAX_KEPT_BYTES {
-        *BLOCKS.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&BLOCKS) = None;
     }
 }
 

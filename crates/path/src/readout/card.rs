@@ -7,10 +7,10 @@
 //! for each block or chunk. `path` and `readout` run cards in this way and differ in their reports.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally};
+use daqmeter_harness::{Fault, Session, StageSpec, StopFlag, Tally, locked};
 use daqmeter_readout::card::CardState;
 use daqmeter_readout::chain::{
     Chain as CardChain, ReaderDone, Receiving, check_bytes, check_ledgers, counters,
@@ -76,10 +76,6 @@ struct State {
 }
 
 pub(crate) type ByElink = Vec<(u64, Ledger)>;
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Opens the card of a path: a lane for each of its DMA channels.
 pub(crate) fn open(

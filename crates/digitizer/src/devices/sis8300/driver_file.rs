@@ -9,10 +9,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr,
@@ -129,10 +129,6 @@ pub fn serve_emulated(
     serve(board, path, Dialect::Ess)
 }
 
-fn lock(board: &Shared) -> MutexGuard<'_, EmulatedBoard> {
-    board.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 const GONE: Errno = Errno::ENODEV;
 
 impl BoardFile {
@@ -147,7 +143,7 @@ impl BoardFile {
         }
         let left = self.memory_bytes.saturating_sub(offset).min(size as u64);
         let mut bytes = vec![0; usize::try_from(left).expect("at most what is asked for")];
-        let delivered = lock(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
+        let delivered = locked(&self.board).read(offset, &mut bytes).map_err(|_| GONE)?;
         bytes.truncate(delivered);
         self.count(0);
         Ok(bytes)
@@ -158,7 +154,7 @@ impl BoardFile {
             self.count(2);
             return Err(Errno::EINVAL);
         }
-        let written = lock(&self.board).dma_write(offset, data);
+        let written = locked(&self.board).dma_write(offset, data);
         written.map_err(|_| Errno::EIO)?;
         self.count(1);
         Ok(())
@@ -170,7 +166,7 @@ impl BoardFile {
         };
         let offset = u32::from_ne_bytes(*offset);
         let data = u32::from_ne_bytes(data.try_into().expect("4 bytes by the range"));
-        let mut board = lock(&self.board);
+        let mut board = locked(&self.board);
         let done = if command == REG_READ {
             board.read_register(offset)
         } else {
@@ -191,7 +187,7 @@ impl BoardFile {
         let board = Arc::clone(&self.board);
         // The driver clears its flag on entry and so forgets earlier interrupts; the emulation does
         // so, too.
-        let forgotten = lock(&board).wait(Duration::ZERO);
+        let forgotten = locked(&board).wait(Duration::ZERO);
         std::thread::spawn(move || {
             let status = match forgotten {
                 Err(_) => Err(GONE),
@@ -214,7 +210,7 @@ fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
     let slice = Duration::from_millis(1);
     let slices = if timeout_ms == 0 { u32::MAX } else { timeout_ms };
     for _ in 0..slices {
-        match lock(board).wait(slice) {
+        match locked(board).wait(slice) {
             Ok(true) => return Ok(0),
             Ok(false) => {}
             Err(_) => return Err(GONE),

@@ -1,9 +1,9 @@
 //! An emulated board: register file, card memory, acquisition, DMA at the crate's pace.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_harness::{Fault, StopFlag, locked};
 use daqmeter_record::units::whole;
 use daqmeter_sys::clock;
 use daqmeter_sys::memory::{Buffer, DeviceMemory, Pages};
@@ -111,7 +111,7 @@ impl EmulatedCrate {
             },
             own_bytes_per_s,
             crate_: Arc::clone(self),
-            slot: self.uplink.as_ref().map(|uplink| lock(uplink).plug(own_bytes_per_s)),
+            slot: self.uplink.as_ref().map(|uplink| locked(uplink).plug(own_bytes_per_s)),
             registers,
             channel_blocks: [0; CHANNELS],
             memory: DeviceMemory::sparse(to_usize(memory_bytes))?,
@@ -256,15 +256,15 @@ impl EmulatedBoard {
             copy(&mut self.memory);
             return Ok(());
         };
-        lock(uplink).submit(self.crate_.now_s(), slot, bytes as f64);
+        locked(uplink).submit(self.crate_.now_s(), slot, bytes as f64);
         copy(&mut self.memory);
         loop {
             let now = self.crate_.now_s();
-            let Some(left_s) = lock(uplink).left_s(now, slot) else {
+            let Some(left_s) = locked(uplink).left_s(now, slot) else {
                 return Ok(());
             };
             if self.stop.is_set() {
-                lock(uplink).leave(now, slot);
+                locked(uplink).leave(now, slot);
                 return Err(Fault::interrupted());
             }
             if bytes > SMALL_TRANSFER_BYTES {
@@ -283,11 +283,6 @@ pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
     stems
         .into_iter()
         .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
-}
-
-fn lock(uplink: &Mutex<Uplink>) -> MutexGuard<'_, Uplink> {
-    // The fluid's numbers are only added to, so a lane that panicked leaves them consistent.
-    uplink.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn to_usize(value: u64) -> usize {
@@ -418,7 +413,7 @@ impl Board for EmulatedBoard {
 
     fn begin_account(&mut self) {
         if let (Some(slot), Some(uplink)) = (self.slot, &self.crate_.uplink) {
-            lock(uplink).leave(self.crate_.now_s(), slot);
+            locked(uplink).leave(self.crate_.now_s(), slot);
         }
         self.trigger.begin_account(clock::monotonic_ns());
     }
