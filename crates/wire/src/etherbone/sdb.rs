@@ -24,25 +24,19 @@ pub mod ids {
 
 /// A blank-padded name of fixed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Text<const N: usize>(pub [u8; N]);
+pub struct Text(pub [u8; 19]);
 
-impl<const N: usize> Text<N> {
-    pub fn new(text: &str) -> Text<N> {
-        let mut bytes = [b' '; N];
+impl Text {
+    pub fn new(text: &str) -> Text {
+        let mut bytes = [b' '; 19];
         for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
             *place = byte;
         }
         Text(bytes)
     }
-
-    fn at(record: &[u8; RECORD_BYTES], at: usize) -> Text<N> {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&record[at..at + N]);
-        Text(bytes)
-    }
 }
 
-impl<const N: usize> core::fmt::Display for Text<N> {
+impl core::fmt::Display for Text {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         use core::fmt::Write;
         let end =
@@ -61,7 +55,7 @@ pub struct Product {
     pub version: u32,
     /// Date, as hexadecimal digits: 0x20171016.
     pub date: u32,
-    pub name: Text<19>,
+    pub name: Text,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +199,7 @@ fn component(bytes: &[u8; RECORD_BYTES]) -> Component {
         device: be32(bytes, 0x20),
         version: be32(bytes, 0x24),
         date: be32(bytes, 0x28),
-        name: Text::at(bytes, 0x2C),
+        name: Text(*bytes[0x2C..].first_chunk().expect("before the type")),
     };
     Component { first: be64(bytes, 0x08), last: be64(bytes, 0x10), product }
 }
@@ -272,7 +266,7 @@ mod tests {
 
     #[test]
     fn names_are_shown_without_padding_and_without_control_characters() {
-        assert_eq!(Text::<19>::new("ECA").to_string(), "ECA");
-        assert_eq!(Text(*b"a\x1b[31m\0\0").to_string(), "a?[31m");
+        assert_eq!(Text::new("ECA").to_string(), "ECA");
+        assert_eq!(Text::new("a\x1b[31m\0").to_string(), "a?[31m");
     }
 }
