@@ -8,14 +8,6 @@ use daqmeter_record::units::whole;
 use crate::card::{Card, CardState, ChannelId};
 use crate::scenario::{BusySettings, Scenario};
 
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    #[error("{0}")]
-    Scenario(String),
-    #[error("cannot write: {0}")]
-    Io(#[from] io::Error),
-}
-
 const SMALL_RING_BYTES: usize = 1 << 20;
 
 const MAX_STEP_BYTES: usize = 4 << 20;
@@ -29,7 +21,7 @@ pub fn record(
     triggers: u64,
     stop: &AtomicBool,
     mut out: impl FnMut(&[u8]) -> io::Result<()>,
-) -> Result<bool, RecordError> {
+) -> io::Result<bool> {
     let mut scenario = scenario.clone();
     if scenario.card.ring.0 > SMALL_RING_BYTES && Card::fits(&scenario, SMALL_RING_BYTES) {
         // The output is independent of the ring, and a small one stays in the cache.
@@ -40,10 +32,9 @@ pub fn record(
     }
     if scenario.trigger.rate.0 == 0.0 {
         let what = "trigger.rate: 0 Hz; without triggers there is nothing to record";
-        return Err(RecordError::Scenario(what.to_owned()));
+        return Err(io::Error::other(what));
     }
-    let (mut card, mut rings) =
-        Card::of_channels(&scenario, &[id]).map_err(RecordError::Scenario)?;
+    let (mut card, mut rings) = Card::of_channels(&scenario, &[id]).map_err(io::Error::other)?;
     let mut ring = rings.remove(0);
     card.source.limit(None, Some(triggers));
     card.start(0);

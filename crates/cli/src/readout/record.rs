@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use daqmeter_readout::Chosen;
 use daqmeter_readout::card::ChannelId;
-use daqmeter_readout::recording::{RecordError, record};
+use daqmeter_readout::recording::record;
 
 use super::options::{channel, channels};
 use crate::arguments::count;
@@ -61,10 +61,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         bytes += part.len() as u64;
         sink.write_all(part)
     });
-    let is_whole = made.and_then(|is_whole| Ok(sink.flush().map(|()| is_whole)?));
-    let is_whole = is_whole.map_err(|error| match error {
-        RecordError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Failure::unread(),
-        error => Failure::refused(format!("{shown}: {error}; the file is incomplete")),
+    let is_whole = made.and_then(|is_whole| sink.flush().map(|()| is_whole));
+    let is_whole = is_whole.map_err(|error| {
+        let what = match error.kind() {
+            io::ErrorKind::BrokenPipe => return Failure::unread(),
+            // Of the scenario, and not of the file.
+            io::ErrorKind::Other => "",
+            _ => "cannot write: ",
+        };
+        Failure::refused(format!("{shown}: {what}{error}; the file is incomplete"))
     })?;
     progress.end();
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
