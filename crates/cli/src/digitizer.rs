@@ -151,7 +151,7 @@ fn serve(_arguments: &ServeArguments) -> Ended {
 fn serve(arguments: &ServeArguments) -> Ended {
     use std::sync::atomic::Ordering;
 
-    use daqmeter_digitizer::devices::board::Emulation;
+    use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
     use daqmeter_digitizer::devices::sis8300::serve_emulated;
 
     use crate::interrupt;
@@ -159,9 +159,9 @@ fn serve(arguments: &ServeArguments) -> Ended {
     use crate::output::tell;
 
     let ServeArguments { board, path, rate, .. } = arguments;
-    let emulation = Emulation { profile: arguments.profile.clone(), paced: !arguments.unpaced };
+    let crate_ = EmulatedCrate::new(Profile::clone(&arguments.profile), !arguments.unpaced);
     let stop = interrupt::flag();
-    let served = serve_emulated(board, path, &emulation, *rate)?;
+    let served = serve_emulated(board, path, &crate_, *rate)?;
     let traffic = served.traffic.clone();
     let show = move |page: &Page| {
         page.server("digitizer serve", &["reads", "writes"], &["refused"], &traffic.counts);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{Fault, Job, Problem, Request, Session, StepPlan};
 
-use crate::devices::{self, board::Emulation};
+use crate::devices;
+use crate::devices::sis8300::emulated::{EmulatedCrate, Profile};
 use crate::events::Events;
 use crate::function::Function;
 use crate::names;
@@ -50,13 +51,13 @@ impl Request for DigitizerRequest {
 /// Refuses a missing real board by name.
 fn open(request: &DigitizerRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
     let names = request.devices().map_err(|problem| Fault::new(problem.text))?;
-    let emulation = Emulation { profile: request.profile.clone(), paced: !request.unpaced };
+    let crate_ = EmulatedCrate::new(Profile::clone(&request.profile), !request.unpaced);
     let events = Arc::new(Events::of(names.len()));
     let session = |board| -> Result<Box<dyn Session>, Fault> {
         let session = BoardSession::new(board, request, events.clone(), last_level_cache_bytes())?;
         Ok(Box::new(session))
     };
-    let boards = devices::open(&names, &emulation)?;
+    let boards = devices::open(&names, &crate_)?;
     boards.into_iter().map(session).collect()
 }
 

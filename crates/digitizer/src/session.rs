@@ -476,7 +476,8 @@ mod tests {
     use daqmeter_record::Workload;
 
     use super::*;
-    use crate::devices::{self, board::Emulation};
+    use crate::devices;
+    use crate::devices::sis8300::emulated::{EmulatedCrate, Profile};
 
     fn worked_once(function: u64, options: &[(&str, u64)]) -> BoardSession {
         let asked = Workload::new("digitizer").with("devices", "emu:l0");
@@ -487,8 +488,8 @@ mod tests {
     fn work_once(asked: Workload) -> BoardSession {
         let device = asked.text("devices").unwrap();
         let request = DigitizerRequest::of(&asked).unwrap();
-        let emulation = Emulation { profile: request.profile.clone(), paced: false };
-        let board = devices::open(&[device.to_owned()], &emulation).unwrap().remove(0);
+        let crate_ = EmulatedCrate::new(Profile::default(), false);
+        let board = devices::open(&[device.to_owned()], &crate_).unwrap().remove(0);
         let mut session = BoardSession::new(board, &request, Events::of(1).into(), 0).unwrap();
         session.prepare().unwrap();
         (0..session.work.len()).for_each(|stage| session.step(stage, 1).unwrap());

@@ -6,13 +6,14 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{CardFamily, Fault, Resolved, StopFlag};
+use daqmeter_harness::{CardFamily, Fault, StopFlag};
 use daqmeter_sys::host::Files;
 
 use super::pcie::PcieLink;
-use super::sis8300::emulated::profile::Profile;
+use super::sis8300::emulated::EmulatedCrate;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
 pub const EMULATED_PREFIX: &str = "emu:";
@@ -128,16 +129,8 @@ pub trait BoardCommands: Board {
     fn write(&mut self, offset: u64, from: &[u8]) -> Result<usize, Fault>;
 }
 
-#[derive(Clone, Debug)]
-pub struct Emulation {
-    pub profile: Resolved<Profile>,
-    /// False lets them go as fast as memory.
-    pub paced: bool,
-}
-
-/// Opens a family's devices of one request; emulated ones share one crate. Fails if a device is
-/// missing or unknown.
-pub(super) type OpenBoards = fn(&[&str], &Emulation) -> Result<Vec<Box<dyn Board>>, Fault>;
+/// Opens a device of a family, an emulated one in this crate. Fails if it is missing or unknown.
+pub(super) type OpenBoard = fn(&str, &Arc<EmulatedCrate>) -> Result<Box<dyn Board>, Fault>;
 
 /// A family of boards: one folder, real and emulated members.
 pub struct BoardFamily {
@@ -146,7 +139,7 @@ pub struct BoardFamily {
     pub remedy: &'static str,
     /// True for its own devices, by path or emulated name (`emu:...`).
     pub(super) claims: fn(&str) -> bool,
-    pub(super) open: OpenBoards,
+    pub(super) open: OpenBoard,
     /// Returns the driver of a node, and what is known about it.
     pub describe: fn(&str) -> (String, String),
     /// Returns names of emulated boards, each with a description.

@@ -6,33 +6,24 @@ pub mod pcie;
 pub mod sis8300;
 mod xdma;
 
+use std::sync::Arc;
+
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::Files;
 
-use board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
+use board::{Board, BoardFamily, EMULATED_PREFIX};
+use sis8300::emulated::EmulatedCrate;
 
 /// Every family. The last one takes the devices that no other claims, and reports its findings.
 pub static FAMILIES: [BoardFamily; 2] = [xdma::FAMILY, sis8300::FAMILY];
 
-/// Returns the place of a device's family.
-fn family_of(device: &str) -> usize {
-    let claiming = FAMILIES.iter().position(|family| (family.claims)(device));
-    claiming.unwrap_or(FAMILIES.len() - 1)
-}
-
-/// Opens boards by name, in the order of the names.
-pub fn open(devices: &[String], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
-    let mut boards = Vec::new();
-    for (at, family) in FAMILIES.iter().enumerate() {
-        let of_it = |(_, device): &(usize, &String)| family_of(device) == at;
-        let own = devices.iter().enumerate().filter(of_it);
-        let (places, names): (Vec<_>, Vec<_>) = own.map(|(at, own)| (at, own.as_str())).unzip();
-        if !names.is_empty() {
-            boards.extend(places.into_iter().zip((family.open)(&names, emulation)?));
-        }
-    }
-    boards.sort_by_key(|(at, _)| *at);
-    Ok(boards.into_iter().map(|(_, board)| board).collect())
+/// Opens boards by name, in the order of the names; emulated ones share a crate.
+pub fn open(devices: &[String], crate_: &Arc<EmulatedCrate>) -> Result<Vec<Box<dyn Board>>, Fault> {
+    let open = |device: &String| {
+        let claiming = FAMILIES.iter().find(|family| (family.claims)(device));
+        (claiming.unwrap_or(&FAMILIES[FAMILIES.len() - 1]).open)(device, crate_)
+    };
+    devices.iter().map(open).collect()
 }
 
 pub fn nodes(files: &Files) -> impl Iterator<Item = (&'static BoardFamily, String)> {

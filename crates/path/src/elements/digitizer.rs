@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use daqmeter_digitizer::daq::{self, Daq};
-use daqmeter_digitizer::devices::board::{Board, Emulation};
+use daqmeter_digitizer::devices::board::Board;
 use daqmeter_digitizer::devices::open;
-use daqmeter_digitizer::devices::sis8300::emulated::Profile;
+use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
 use daqmeter_digitizer::request::{TriggerCompletion, boards, is_emulated};
 use daqmeter_harness::{Fault, Resolved, StopFlag};
 use daqmeter_record::path::{LinkBy, PathLink};
@@ -79,7 +79,7 @@ impl SourceElement for Digitizer {
     }
 
     fn sources(&self, _name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {
-        let emulation = Emulation { profile: self.profile.clone(), paced: !self.unpaced };
+        let crate_ = EmulatedCrate::new(Profile::clone(&self.profile), !self.unpaced);
         let interval = Duration::from_nanos(self.poll_interval.0);
         let polls = (self.completion != TriggerCompletion::Interrupt).then_some(interval);
         let source = |board| {
@@ -87,7 +87,7 @@ impl SourceElement for Digitizer {
             let device = source.board.identity().device.clone();
             Ok((device, Box::new(source) as Box<dyn Source>))
         };
-        open(&self.devices, &emulation)?.into_iter().map(source).collect()
+        open(&self.devices, &crate_)?.into_iter().map(source).collect()
     }
 }
 

@@ -20,12 +20,11 @@ use fuser::{
 };
 
 use super::commands::{REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
-use super::crate_of;
-use super::emulated::EmulatedBoard;
+use super::emulated::{EmulatedBoard, EmulatedCrate};
 use super::registers::BoardRegisters;
 use super::regs::{is_dma_read, is_dma_write};
 use crate::daq::check_trigger_rate;
-use crate::devices::board::{Board, EMULATED_PREFIX, Emulation};
+use crate::devices::board::{Board, EMULATED_PREFIX};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
@@ -117,11 +116,11 @@ pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Serv
 pub fn serve_emulated(
     device: &str,
     path: &Path,
-    emulation: &Emulation,
+    crate_: &Arc<EmulatedCrate>,
     rate_hz: Option<f64>,
 ) -> Result<ServedBoard, Fault> {
     let name = device.strip_prefix(EMULATED_PREFIX).unwrap_or(device);
-    let mut board = crate_of(emulation).board(device, name)?;
+    let mut board = crate_.board(device, name)?;
     if let Some(rate) = rate_hz {
         check_trigger_rate(rate)?;
         board.set_trigger_rate(rate);

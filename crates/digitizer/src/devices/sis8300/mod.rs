@@ -11,12 +11,10 @@ mod probe;
 mod registers;
 pub mod regs;
 
-use std::sync::Arc;
-
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
-use emulated::{EmulatedCrate, Profile};
+use crate::devices::board::{BoardFamily, EMULATED_PREFIX};
+use emulated::Profile;
 
 #[cfg(feature = "fuse")]
 pub use driver_file::{Dialect, ServedBoard, serve, serve_emulated};
@@ -40,7 +38,10 @@ pub(super) const FAMILY: BoardFamily = BoardFamily {
         let node = device.rsplit('/').next().unwrap_or(device);
         is_node(node) || device.strip_prefix(EMULATED_PREFIX).is_some_and(is_emulated)
     },
-    open,
+    open: |device, crate_| match device.strip_prefix(EMULATED_PREFIX) {
+        Some(name) => Ok(Box::new(crate_.board(device, name)?)),
+        None => Ok(Box::new(open_ess(device)?)),
+    },
     describe: |node| match probe(node) {
         Ok(ProbedDriver::Ess { id, .. }) => {
             ("sis8300drv (ESS)".to_owned(), format!("identification {id:#010x}"))
@@ -51,17 +52,6 @@ pub(super) const FAMILY: BoardFamily = BoardFamily {
     },
     emulated,
 };
-
-fn open(devices: &[&str], emulation: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
-    let crate_ = crate_of(emulation);
-    let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
-        match device.strip_prefix(EMULATED_PREFIX) {
-            Some(name) => Ok(Box::new(crate_.board(device, name)?)),
-            None => Ok(Box::new(open_ess(device)?)),
-        }
-    };
-    devices.iter().map(open).collect()
-}
 
 fn emulated() -> Vec<(String, String)> {
     let profile = Profile::default();
@@ -83,10 +73,6 @@ fn is_node(name: &str) -> bool {
 
 fn is_emulated(name: &str) -> bool {
     emulated::parse_name(name.split(':').next().unwrap_or(name)).is_some()
-}
-
-fn crate_of(emulation: &Emulation) -> Arc<EmulatedCrate> {
-    EmulatedCrate::new(Profile::clone(&emulation.profile), emulation.paced)
 }
 
 /// Opens a real board.

@@ -8,9 +8,12 @@
 mod channel;
 mod emulated;
 
+use std::sync::Arc;
+
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX, Emulation};
+use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX};
+use crate::devices::sis8300::emulated::EmulatedCrate;
 use channel::Channel;
 use emulated::EmulatedChannel;
 
@@ -44,17 +47,14 @@ fn claims(device: &str) -> bool {
     device.starts_with(STREAM_PREFIX) || is_node(node) || emulated_name(device).is_some()
 }
 
-fn open(devices: &[&str], _: &Emulation) -> Result<Vec<Box<dyn Board>>, Fault> {
-    let open = |device: &&str| -> Result<Box<dyn Board>, Fault> {
-        match emulated_name(device) {
-            Some(name) => Ok(Box::new(EmulatedChannel::open(device, name)?)),
-            None => {
-                let path = device.strip_prefix(STREAM_PREFIX).unwrap_or(device);
-                Ok(Box::new(Channel::open(device, path)?))
-            }
+fn open(device: &str, _: &Arc<EmulatedCrate>) -> Result<Box<dyn Board>, Fault> {
+    match emulated_name(device) {
+        Some(name) => Ok(Box::new(EmulatedChannel::open(device, name)?)),
+        None => {
+            let path = device.strip_prefix(STREAM_PREFIX).unwrap_or(device);
+            Ok(Box::new(Channel::open(device, path)?))
         }
-    };
-    devices.iter().map(open).collect()
+    }
 }
 
 fn emulated_name(device: &str) -> Option<&str> {
