@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use daqmeter_digitizer::DigitizerRequest;
 use daqmeter_digitizer::devices::board::EMULATED_PREFIX;
 use daqmeter_digitizer::devices::expand;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
+use daqmeter_digitizer::{DigitizerRequest, TriggerCompletion};
 use daqmeter_harness::{Resolved, Settings, StepPlan};
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::whole;
 use daqmeter_report::{classic, rate, table};
 
 use crate::arguments::{budget, rate};
@@ -34,7 +35,7 @@ use crate::progress::Forecast;
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Read as often as fits into this time (instead of -N and -l)
+    /// Read as often as fits into this time, or for each trigger of --rate (instead of -N and -l)
     #[arg(long, value_name = "TIME", value_parser = budget, conflicts_with_all = ["reads", "passes"])]
     time: Option<Duration>,
     #[command(flatten)]
@@ -98,15 +99,28 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 }
 
 fn measure(arguments: &Arguments) -> Ended {
-    let request = arguments.request.clone().as_typed();
+    let mut request = arguments.request.clone();
     if request.reads == 0 {
         return Err(Failure::refused("-N 0 reads nothing: use 1 or more"));
     }
+    let by_interrupt = request.completion == TriggerCompletion::Interrupt;
+    if request.passes == 0 && (by_interrupt || request.trigger_rate_hz.is_some()) {
+        let why = "--rate and -i are for triggers: say how many with -l, or --rate and --time";
+        let due = arguments.time.zip(request.trigger_rate_hz);
+        let due =
+            due.map(|(time, hz)| time.as_secs_f64() * hz).ok_or_else(|| Failure::refused(why));
+        request.passes = whole(due?).max(1);
+    }
+    let request = request.as_typed();
     let mut bench = Bench::new(&arguments.common)?;
     let stages = request.function.stages().len() as f64;
-    let of_time = |time: Duration| StepPlan::Timed(time.div_f64(stages));
-    let plan = arguments.time.map_or(StepPlan::ByStage(request.reads), of_time);
-    bench.recorder.expect(Forecast::points(1, arguments.time));
+    let plan = match arguments.time {
+        Some(time) if request.passes == 0 => StepPlan::Timed(time.div_f64(stages)),
+        _ => StepPlan::ByStage(request.reads),
+    };
+    let due_s = request.trigger_rate_hz.map(|hz| request.passes as f64 / hz);
+    let due = due_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    bench.recorder.expect(Forecast::points(1, arguments.time.or(due)));
     let settings = Settings {
         profile_hz: arguments.what.then_some(PROFILE_HZ),
         ..bench.runner.settings(plan, "digitizer", &arguments.common.pins())

@@ -21,4 +21,4 @@ mod session;
 
 pub use convert_engine::ConvertRequest;
 pub use function::Function;
-pub use request::DigitizerRequest;
+pub use request::{DigitizerRequest, TriggerCompletion};

@@ -89,10 +89,18 @@ fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
 }
 
 fn judge(record: &RunRecord, faults: Vec<String>) -> Outcome {
-    let failed = record
-        .lanes
-        .iter()
-        .filter_map(|lane| Some(format!("{}: {}", lane.device, lane.outcome.reason()?)));
+    let mut failed: Vec<(&str, Vec<&str>)> = Vec::new();
+    for lane in &record.lanes {
+        let Some(reason) = lane.outcome.reason() else { continue };
+        match failed.iter_mut().find(|(of, _)| *of == reason) {
+            Some((_, devices)) => devices.push(&lane.device),
+            None => failed.push((reason, vec![&lane.device])),
+        }
+    }
+    let failed = failed.into_iter().map(|(reason, devices)| match devices[..] {
+        [device] => format!("{device}: {reason}"),
+        _ => format!("{} and {} more: {reason}", devices[0], devices.len() - 1),
+    });
     let open = record
         .ledgers
         .iter()

@@ -70,7 +70,7 @@ impl Taken {
         let factor = cpus / (cpus - by_programs - by_hypervisor).max(cpus / MAX_FACTOR);
         let factor = significant(factor, 2);
         let who = (!self.is_little())
-            .then(|| format!("{each}: rates may be low by a factor of {factor}"));
+            .then(|| format!("{each}: rates may be low by up to a factor of {factor}"));
         let still = (stood_still_ns > 0).then(|| {
             format!(
                 "this program stood still for {}: rates are low by that",
@@ -146,7 +146,7 @@ mod tests {
             Taken::from(&[record], None).text()
         };
         let wanted =
-            "disturbed: other programs used 1 of 2 CPUs: rates may be low by a factor of 2";
+            "disturbed: other programs used 1 of 2 CPUs: rates may be low by up to a factor of 2";
         assert_eq!(text(&|_| ()).as_deref(), Some(wanted));
         assert_eq!(text(&|record| record.host_cpu.peers_ns = 9 * SECOND), None);
         let still = text(&|record| {
@@ -159,8 +159,7 @@ mod tests {
             record.host_cpu.busy_by_cpu_ns = [(0, 10 * SECOND)].into();
             record.host_cpu.steal_by_cpu_ns = [(1, 9 * SECOND)].into();
         });
-        let wanted =
-            "disturbed: the hypervisor took 0.9 of 2 CPUs: rates may be low by a factor of 1.8";
+        let wanted = "disturbed: the hypervisor took 0.9 of 2 CPUs: rates may be low by up to a factor of 1.8";
         assert_eq!(stolen.as_deref(), Some(wanted));
     }
 

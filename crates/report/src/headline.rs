@@ -25,14 +25,17 @@ pub fn disturbed(records: &[RunRecord]) -> Option<String> {
 /// Answers the question of the verb in a sentence, with what was lost or failed.
 pub fn headline(records: &[RunRecord]) -> Option<String> {
     let usable = &*rate::of_first_host(records);
-    let done = &*rate::usable(usable);
+    let done = &*rate::done(usable);
     let mut own = FAMILIES.iter().filter(|family| is_of(family, usable));
     let said = match (own.next(), own.next()) {
         (Some(family), None) => (family.headline)(done),
         _ => None,
     };
     let briefs = || joined(briefs(records).0, "; ");
-    joined([said.or_else(briefs), lost(records)].into_iter().flatten(), "; ")
+    // Runs of a search lose data on purpose.
+    let points = records.iter().filter(|record| record.role.is_point()).cloned();
+    let lost = lost(&points.collect::<Vec<_>>());
+    joined([said.or_else(briefs), lost].into_iter().flatten(), "; ")
 }
 
 /// Tests if a family has a record that is more than a limit or a cost of the tool.
@@ -46,7 +49,8 @@ fn is_of(family: &Family, records: &[RunRecord]) -> bool {
 fn lost(records: &[RunRecord]) -> Option<String> {
     let undone = records.iter().filter_map(|record| Some((rate::undone(&record.outcome)?.0, ())));
     let undone = in_groups(undone.filter(|(how, ())| *how != "waived")).into_iter();
-    let undone = undone.map(|(how, all)| match (how.to_uppercase(), records.len()) {
+    let shown = |how: &str| if how == "failed" { "FAILED".to_owned() } else { how.to_owned() };
+    let undone = undone.map(|(how, all)| match (shown(how), records.len()) {
         (how, 1) => how,
         (how, points) => format!("{} of {points} points {how}", all.len()),
     });

@@ -65,8 +65,8 @@ pub fn undone(outcome: &Outcome) -> Option<(&'static str, &str)> {
     match outcome {
         Outcome::Ok => None,
         Outcome::Waived(reason) => Some(("waived", reason)),
-        // The harness begins the reason so; a board that was interrupted has no fault.
-        Outcome::Failed(reason) if reason.starts_with("interrupted") => {
+        // The harness begins the reason so, of a lane behind its name; it is no fault.
+        Outcome::Failed(reason) if reason.split(": ").any(|it| it.starts_with("interrupted")) => {
             Some(("interrupted", reason))
         }
         Outcome::Failed(reason) => Some(("failed", reason)),

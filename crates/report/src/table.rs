@@ -49,9 +49,7 @@ pub fn stages(records: &[RunRecord]) -> Frame {
         // For many points, only failures and counts are shown, because other lines would hide them.
         _ => {
             notes.extend(by_point(records, faults_and_ledgers));
-            notes.extend(by_point(records, |record| {
-                record.sections.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
-            }));
+            notes.extend(by_point(records, counted));
         }
     }
     notes.extend(above_limits(records, families::label));
@@ -92,6 +90,11 @@ pub(crate) fn by_point(
     });
     let mut seen = HashSet::new();
     all.filter(|line| seen.insert(line.clone())).collect()
+}
+
+/// Returns the line of what was counted beside a record.
+pub(crate) fn counted(record: &RunRecord) -> Vec<String> {
+    record.sections.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
 }
 
 /// Returns the notes on one record, a line each: faults, ledgers, counters worth a line, CPU,

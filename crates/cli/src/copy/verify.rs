@@ -8,6 +8,8 @@ use daqmeter_copy::verify::{Case, CaseOutcome, VerifyPlan, all};
 use daqmeter_copy::{CopyPath, CopyRequest, Direction};
 use daqmeter_harness::{Request as _, check_fits};
 use daqmeter_record::units::show_bytes;
+use daqmeter_report::Frame;
+use daqmeter_report::groups::in_groups;
 use daqmeter_report::table::numbers_from;
 
 use super::usable;
@@ -29,6 +31,9 @@ pub(crate) struct Arguments {
     /// Copies at each size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), default_value = "3")]
     times: u32,
+    /// Print each case
+    #[arg(long, conflicts_with = "json")]
+    all: bool,
     /// A line of JSON for each case
     #[arg(long)]
     json: bool,
@@ -48,18 +53,21 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         progress.took_point();
     });
     progress.end();
-    emit(&if arguments.json { json_lines(&cases)? } else { table(&cases) })?;
+    emit(&match arguments.json {
+        true => json_lines(&cases)?,
+        false => frame(&cases, arguments.all).text(None),
+    })?;
     if stop.is_set() {
         tell(&format!("daqmeter: interrupted after {} cases", cases.len()));
     }
-    let failed = |case: &&Case| matches!(case.outcome, CaseOutcome::Failed(_));
-    match cases.iter().filter(failed).count() {
+    match cases.iter().filter(|case| is_wrong(case)).count() {
         0 => Ok(ExitCode::SUCCESS),
         failed => Err(Failure::tool(format!("{failed} of {} cases failed", cases.len()))),
     }
 }
 
-fn table(cases: &[Case]) -> String {
+/// Shows how many cases of each way to copy are right, and those that are wrong; or each case.
+fn frame(cases: &[Case], is_whole: bool) -> Frame {
     let row = |case: &Case| {
         let (verdict, result) = match &case.outcome {
             CaseOutcome::Verified { copies, bytes, largest_bytes } => {
@@ -74,6 +82,41 @@ fn table(cases: &[Case]) -> String {
         let of = [verdict.to_owned(), path.to_string(), context.to_string()];
         [&of[..], &[completion, direction.to_string(), result]].concat()
     };
+    let [right, wrong, absent] = counts(cases.iter());
+    let all = cases.len();
+    let answer = format!(
+        "{right} of {all} cases copy every byte, {wrong} are wrong, {absent} are not possible here"
+    );
+    let of_path = |(path, cases): (String, Vec<&Case>)| {
+        let [right, wrong, absent] = counts(cases.iter().copied());
+        let why = cases.iter().find_map(|case| match &case.outcome {
+            CaseOutcome::Waived(reason) => Some(reason.clone()),
+            _ => None,
+        });
+        let counts = [right, wrong, absent].map(|count| count.to_string());
+        [&[path][..], &counts, &[why.unwrap_or_default()]].concat()
+    };
+    let paths = in_groups(cases.iter().map(|case| (case.path.to_string(), case)));
+    let headings = ["path", "right", "wrong", "not here", "why not"];
+    let overview = numbers_from(5, &headings, paths.into_iter().map(of_path));
+    let shown = cases.iter().filter(|case| is_whole || is_wrong(case));
     let headings = ["", "path", "context", "completion", "direction", "result"];
-    numbers_from(6, &headings, cases.iter().map(row))
+    let tables = overview + &numbers_from(6, &headings, shown.map(row));
+    Frame { answer: vec![answer], tables, notes: Vec::new() }
+}
+
+fn is_wrong(case: &Case) -> bool {
+    matches!(case.outcome, CaseOutcome::Failed(_))
+}
+
+/// Counts the right, the wrong and the waived cases.
+fn counts<'a>(cases: impl Iterator<Item = &'a Case>) -> [usize; 3] {
+    cases.fold([0; 3], |mut counts, case| {
+        counts[match case.outcome {
+            CaseOutcome::Verified { .. } => 0,
+            CaseOutcome::Failed(_) => 1,
+            CaseOutcome::Waived(_) => 2,
+        }] += 1;
+        counts
+    })
 }

@@ -345,6 +345,9 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
         return Err(why.into());
     };
     let found = finding::discover(host, *quiet)?;
+    if found.is_empty() {
+        return Err(Failure::tool(format!("{broadcast}: no slave answered")));
+    }
     let row = |found: &finding::Discovered| {
         let proto = if found.peer.is_ipv4() { "udp4" } else { "udp6" };
         let name = format!("{proto}/{}/{}", found.peer.ip(), found.peer.port());

@@ -30,6 +30,10 @@ pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
     let mut rows = copy_rows(records);
     let first = rows.first().map(operation)?;
     rows.retain(|row| operation(row) == first);
+    // An emulated engine says nothing about hardware.
+    if rows.iter().any(|row| !row.record.engine.emulated) {
+        rows.retain(|row| !row.record.engine.emulated);
+    }
     let of_size = |bytes: u64| {
         let of_size = rows.iter().filter(|row| row.block_bytes == bytes);
         let fastest = of_size.min_by(|a, b| a.times.median.total_cmp(&b.times.median))?;

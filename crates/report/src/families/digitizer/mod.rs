@@ -14,6 +14,7 @@ use super::functions;
 use super::sweeps::by_parameter;
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine, prefixed};
 use crate::figures::{Mark, Plot};
+use crate::groups::in_groups;
 use crate::parameters::{grouped, pairs};
 use crate::rate::{self, ratio, spoken_number};
 use crate::samples::{mean_ns, samples};
@@ -97,11 +98,14 @@ fn rate_of_all(record: &RunRecord) -> Option<String> {
     let total = rate::together(&stages)?;
     let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
     let alone: f64 = alone.map(|limit| limit.rate_bytes_per_s).sum();
+    let (all, limit) = match record.lanes.len() {
+        1 => ("", "its limit"),
+        _ => (" together", "the rates of each alone"),
+    };
     let of = match alone > 0.0 {
-        true => format!(", {} of the rates of each alone", significant(total.per_s / alone, 2)),
+        true => format!(", {} of {limit}", significant(total.per_s / alone, 2)),
         false => String::new(),
     };
-    let all = if record.lanes.len() == 1 { "" } else { " together" };
     Some(format!("{}{all}: {}{of}", boards(record), prefixed(total.per_s, "B/s")))
 }
 
@@ -120,7 +124,23 @@ fn headline(records: &[RunRecord]) -> Option<String> {
             [taken, issued] => format!("{boards}: {taken} of {issued} triggers taken{at}"),
         });
     }
-    rate_of_all(record)
+    joined(rate_of_all(record).into_iter().chain(conversions(record)), "; ")
+}
+
+/// Writes the rate of the conversion by all boards together, or of the slowest and the fastest.
+fn conversions(record: &RunRecord) -> Option<String> {
+    let stages = record.lanes.iter().flat_map(|lane| &lane.stages);
+    let own = stages.filter(|stage| stage.bytes_per_op > 0 && stage.name != "func_readout");
+    let own = in_groups(own.map(|stage| (stage.name.as_str(), stage)));
+    let rates = own.into_iter();
+    let rates = rates.filter_map(|(name, stages)| Some((rate::together(&stages)?.per_s, name)));
+    let mut rates: Vec<(f64, &str)> = rates.collect();
+    rates.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let said = |(per_s, name): &(f64, &str)| {
+        format!("{} at {}", functions::short(name), prefixed(*per_s, "B/s"))
+    };
+    let (slowest, fastest) = (said(rates.first()?), said(rates.last()?));
+    Some(if rates.len() == 1 { fastest } else { format!("{slowest} to {fastest}") })
 }
 
 /// Returns the bytes of the blocks of a fused record; 0 without fusion.

@@ -12,7 +12,7 @@ use crate::frame::Frame;
 use crate::groups::in_groups;
 use crate::rate;
 use crate::samples::first_stage;
-use crate::table::by_point;
+use crate::table::{by_point, counted};
 
 pub(super) const ENGINE: &str = "readout";
 
@@ -152,9 +152,13 @@ pub fn chains_text(records: &[RunRecord]) -> String {
     table_without(1, &columns, &SPARE, &runs)
 }
 
+/// Most channels, or losses of E-links, that are named.
+const MAX_NAMED: usize = 4;
+/// Most E-links that are named for one loss.
+const MAX_ELINKS: usize = 8;
+
 /// Names the channels that asserted BUSY; empty if none did.
 pub fn asserted_by(counters: &[Counter]) -> String {
-    const MAX_NAMED: usize = 4;
     let value = |name: String| counters.iter().find(|one| one.name == name).map(|one| one.value);
     let named = counters.iter().filter_map(|Counter { name, value: times, .. }| {
         let channel = name.strip_prefix("BUSY by ")?;
@@ -180,6 +184,7 @@ pub fn read_out(records: &[RunRecord]) -> Frame {
         own().for_each(|record| tables.push_str(&host::processes(record)));
     }
     let mut notes = by_point(records, faults_and_ledgers);
+    notes.extend(by_point(records, counted));
     notes.extend(own().map(host::load).chain(own().flat_map(host::occupancy)));
     Frame::of(tables, notes)
 }
@@ -218,10 +223,20 @@ fn details(record: &RunRecord) -> String {
         let (elink, cause) = name.strip_prefix("E-link")?.split_once(": ")?;
         Some(((cause, value.to_bits()), elink))
     });
-    for ((cause, count), elinks) in in_groups(of_elinks) {
+    let groups = in_groups(of_elinks);
+    let shown = if asks_all() { groups.len() } else { MAX_NAMED.min(groups.len()) };
+    for ((cause, count), elinks) in &groups[..shown] {
         let each = if elinks.len() > 1 { " each" } else { "" };
-        let (count, elinks) = (f64::from_bits(count), elinks.join(","));
-        let _ = writeln!(out, "  {cause}: {count}{each} on E-links{elinks}");
+        let named = if asks_all() { elinks.len() } else { MAX_ELINKS.min(elinks.len()) };
+        let more = match elinks.len() - named {
+            0 => String::new(),
+            more => format!(", {more} more"),
+        };
+        let (count, named) = (f64::from_bits(*count), elinks[..named].join(","));
+        let _ = writeln!(out, "  {cause}: {count}{each} on E-links{named}{more}");
+    }
+    if let more @ 1.. = groups.len() - shown {
+        let _ = writeln!(out, "  {}: --all", plural(more as u64, "more loss"));
     }
     out
 }

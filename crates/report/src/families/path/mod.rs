@@ -16,6 +16,7 @@ use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
 use crate::rate;
+use crate::table::counted;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],
@@ -80,6 +81,7 @@ pub fn runs(records: &[RunRecord]) -> Frame {
             tables.push_str(&tables::queues(run));
         }
         notes.extend(faults_and_ledgers(record));
+        notes.extend(counted(record));
     }
     Frame::of(tables, notes)
 }
