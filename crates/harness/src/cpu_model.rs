@@ -7,8 +7,8 @@
 use daqmeter_record::units::parse_count;
 use daqmeter_sys::host::Files;
 
-/// Implementers (MIDR_EL1 bits 31:24) and parts of each (bits 15:4) with their names. An unknown one
-/// is shown by its number, so that hosts stay distinct.
+/// Implementers (MIDR_EL1 bits 31:24) and parts of each (bits 15:4) with their names. An unknown
+/// one is shown by its number, so that hosts stay distinct.
 const ARM_PARTS: &str = include_str!("arm_parts.txt");
 
 pub(crate) fn cpu_model(files: &Files) -> String {

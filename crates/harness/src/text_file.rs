@@ -9,8 +9,8 @@ use daqmeter_sys::host::open_regular;
 /// Longest text of a file that is written by hand: plans, profiles and bridges are a few kilobytes.
 pub const MAX_TEXT_BYTES: u64 = 1 << 20;
 
-/// Returns the text of a regular file of at most `max_bytes`. Devices, pipes and folders are refused
-/// before a read, so that a name in a plan cannot hang it or take all memory.
+/// Returns the text of a regular file of at most `max_bytes`. Devices, pipes and folders are
+/// refused before a read, so that a name in a plan cannot hang it or take all memory.
 pub fn text_file(path: &Path, max_bytes: u64) -> io::Result<String> {
     text_of(open_regular(path)?, max_bytes)
 }

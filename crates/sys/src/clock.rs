@@ -30,9 +30,9 @@ pub fn thread_cpu_ns() -> u64 {
     read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Measures the clock in about a millisecond. Returns its resolution, which is the smallest difference
-/// between two different readings, and the median cost of a reading, from batches of 64; both in
-/// nanoseconds.
+/// Measures the clock in about a millisecond. Returns its resolution, which is the smallest
+/// difference between two different readings, and the median cost of a reading, from batches of
+/// 64; both in nanoseconds.
 pub fn measure() -> (f64, f64) {
     let mut resolution = u64::MAX;
     let mut last = monotonic_ns();
