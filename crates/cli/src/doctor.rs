@@ -154,7 +154,8 @@ fn copies(files: &Files) -> Vec<Finding> {
     let load_module =
         "optional: make -C kmod && insmod kmod/daqmeter_copy.ko; else system calls copy";
     let load_tracer = "optional: insmod kmod/daqmeter_trace.ko; copy trace needs it";
-    let load_engine = "modprobe ioatdma, or idxd with work queues of type kernel; without hardware kmod/softdma.ko";
+    let load_engine =
+        "modprobe ioatdma, or idxd with queues of type kernel; without hardware kmod/softdma.ko";
     vec![
         ("copy module", module, load_module),
         ("copy tracer", tracer, load_tracer),
