@@ -67,7 +67,7 @@ fn table_window() -> Option<usize> {
 }
 
 /// Most rows of a table of measurements in a window.
-const MAX_ROWS: usize = 15;
+pub(crate) const MAX_ROWS: usize = 15;
 
 /// Keeps rows at equal distances, the first and the last among them, if they are too many for a
 /// window. The line below says how many were left out.

@@ -103,31 +103,30 @@ fn overview(host: &CountedHost, pmus: &[&Pmu], filter: &str) -> String {
 }
 
 fn events(host: &CountedHost, filter: &str) -> String {
-    let mut sections: Vec<(&str, Vec<(String, String)>)> = Vec::new();
-    for pmu in &host.pmus {
-        let line = |alias: &Alias| {
-            let Alias { name, terms, unit, scale } = alias;
+    let of_pmu = |pmu: &Pmu| {
+        let row = |Alias { name, terms, unit, scale }: &Alias| {
             let unit = if unit.is_empty() { String::new() } else { format!(" x {scale} {unit}") };
-            (format!("{}/{name}/", pmu.name), format!("{terms}{unit}"))
+            vec![format!("{}/{name}/", pmu.name), format!("{terms}{unit}")]
         };
-        sections.push((&pmu.name, pmu.events.iter().map(line).collect()));
-    }
+        pmu.events.iter().map(row).collect()
+    };
+    let bare =
+        |names: Vec<String>| names.into_iter().map(|name| vec![name, String::new()]).collect();
+    let numbered = |pmu| bare(NUMBERED[pmu].iter().map(|(name, ..)| name.clone()).collect());
+    let mut sections: Vec<(&str, Vec<Vec<String>>)> =
+        host.pmus.iter().map(|pmu| (&*pmu.name, of_pmu(pmu))).collect();
     if !host.is_emulated {
-        let bare = |names: Vec<String>| names.into_iter().map(|name| (name, String::new()));
-        let numbered = |pmu| bare(NUMBERED[pmu].iter().map(|(name, ..)| name.clone()).collect());
-        sections.push(("software", numbered("software").collect()));
-        let cpu = numbered("cpu").collect();
-        sections.push(("hardware, where a PMU of the CPUs is there", cpu));
-        sections.push(("tracepoints", bare(tracepoints(&host.files)).collect()));
+        sections.push(("software", numbered("software")));
+        sections.push(("hardware, where a PMU of the CPUs is there", numbered("cpu")));
+        sections.push(("tracepoints", bare(tracepoints(&host.files))));
         let system = SystemCounter::all(&host.files).into_iter();
-        sections.extend(system.map(|(source, names)| (source, bare(names).collect())));
+        sections.extend(system.map(|(source, names)| (source, bare(names))));
     }
-    let shown = sections.into_iter().filter_map(|(title, lines)| {
-        let lines = lines.into_iter().filter(|(name, _)| name.contains(filter));
-        let rows: Vec<Vec<String>> = lines.map(|(name, terms)| vec![name, terms]).collect();
+    let shown = sections.into_iter().filter_map(|(title, mut rows)| {
+        rows.retain(|row| row[0].contains(filter));
         (!rows.is_empty()).then(|| format!("{title}\n{}", plain(&["event", "is"], rows)))
     });
-    shown.collect::<Vec<_>>().join("\n")
+    joined(shown, "\n").unwrap_or_default()
 }
 
 fn groups(host: &CountedHost) -> String {

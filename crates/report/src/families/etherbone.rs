@@ -5,7 +5,7 @@ use daqmeter_record::units::{percent, plural, significant};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile};
 
-use crate::aligned::{TextColumn, asks_all, number, table, table_without};
+use crate::aligned::{MAX_ROWS, TextColumn, asks_all, number, table, table_without};
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 use crate::figures::{Mark, Plot};
@@ -261,7 +261,7 @@ pub fn cycles_shown(records: &[RunRecord]) -> Frame {
     let notes = by_point(records, faults_and_ledgers);
     let mut points = cycles(records);
     let all = points.len();
-    if all > MAX_POINTS && !asks_all() {
+    if all > MAX_ROWS && !asks_all() {
         points.retain(|point| point.count.is_power_of_two());
     }
     let left = plural((all - points.len()) as u64, "more row");
@@ -275,9 +275,6 @@ pub fn cycles_shown(records: &[RunRecord]) -> Frame {
     let table = table_without(3, &columns(), &SPARE, &points);
     Frame::of(table + &left + between + &trips, notes)
 }
-
-/// Points from which on only some are shown.
-const MAX_POINTS: usize = 15;
 
 /// Cycles whose times are known one by one, with the times in us: overlapping cycles have no known
 /// round trip.
