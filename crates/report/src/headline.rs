@@ -7,11 +7,10 @@ use daqmeter_record::conditions::{Taken, pinned};
 use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{Ledger, RunRecord};
 
-use crate::families::FAMILIES;
+use crate::families::{FAMILIES, briefs};
 use crate::family::Family;
 use crate::groups::in_groups;
 use crate::rate;
-use crate::screen::briefs;
 
 /// Says what disturbed records that were measured on this or another host; `None` without lanes,
 /// since counters of other programs are not disturbed by them.

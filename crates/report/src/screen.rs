@@ -5,13 +5,11 @@ use daqmeter_record::units::{plural, significant};
 use daqmeter_record::{Host, RunRecord};
 
 use crate::aligned::{asks_all, wrapped};
-use crate::families::FAMILIES;
+use crate::families::briefs;
 use crate::families::path::chains;
 use crate::families::path::overview::{PathRow, rows_text};
-use crate::family::Brief;
 use crate::formats::text;
 use crate::frame::Frame;
-use crate::rate;
 
 /// Describes a host in one line: CPU, memory, kernel, virtual machine.
 pub fn host_text(host: &Host) -> String {
@@ -54,21 +52,6 @@ fn screen(records: &[RunRecord]) -> String {
         title => format!("{title}\n{text}"),
     });
     shown.collect::<Vec<_>>().join("\n")
-}
-
-/// Returns what this host does, and the changes that pay with their gains.
-pub(crate) fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<(String, String)>) {
-    let of_host = rate::of_first_host(records);
-    let usable = rate::usable(&of_host);
-    let (mut host, mut changes) = (Vec::new(), Vec::new());
-    let all = FAMILIES.iter().flat_map(|family| family.briefs);
-    for brief in all.filter_map(|brief| brief(&usable)) {
-        match brief {
-            Brief::Host(line) => host.push(line),
-            Brief::Change { what, gain } => changes.push((what, gain)),
-        }
-    }
-    (host, changes)
 }
 
 #[cfg(test)]

@@ -67,7 +67,8 @@ impl<M: RegisterMemory> Emulator<M> {
         }
     }
 
-    /// Counts an occurrence, unless the counters are stopped. Returns the DTCs whose counters wrapped.
+    /// Counts an occurrence, unless the counters are stopped. Returns the numbers of the
+    /// controllers whose counters wrapped.
     pub fn happen(&mut self, what: Happening) -> Vec<usize> {
         self.acknowledge();
         let mut wraps = Vec::new();

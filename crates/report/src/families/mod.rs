@@ -14,7 +14,7 @@ pub(crate) mod tool;
 
 use daqmeter_record::{RunRecord, Stage};
 
-use crate::family::{Family, Work};
+use crate::family::{Brief, Family, Work};
 use crate::figures::Figure;
 use crate::rate;
 
@@ -44,6 +44,21 @@ pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     let records = &*rate::done(records);
     let plots = FAMILIES.iter().flat_map(|family| family.plots);
     plots.filter_map(|plot| plot.draw(records)).chain(pmu::over_time(records)).collect()
+}
+
+/// Returns what this host does, and the changes that pay with their gains.
+pub(crate) fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<(String, String)>) {
+    let of_host = rate::of_first_host(records);
+    let usable = rate::usable(&of_host);
+    let (mut host, mut changes) = (Vec::new(), Vec::new());
+    let all = FAMILIES.iter().flat_map(|family| family.briefs);
+    for brief in all.filter_map(|brief| brief(&usable)) {
+        match brief {
+            Brief::Host(line) => host.push(line),
+            Brief::Change { what, gain } => changes.push((what, gain)),
+        }
+    }
+    (host, changes)
 }
 
 /// Tests if a stage is data on its way, which is judged by its sustained rate, too. Work of this
