@@ -3,12 +3,11 @@
 #![no_main]
 
 use daqmeter_harness::TomlText;
-use daqmeter_pmu::emulated::emulated;
 use daqmeter_pmu::event::EventResolver;
 use daqmeter_pmu::format::FormatField;
 use daqmeter_pmu::mesh::from_text;
 use daqmeter_pmu::plan::{Driver, plan};
-use daqmeter_pmu::{MetricGroup, perf_format};
+use daqmeter_pmu::{CountedHost, MetricGroup, perf_format};
 use daqmeter_sys::host::Files;
 use libfuzzer_sys::fuzz_target;
 
@@ -35,11 +34,11 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(format.place(most, &mut words).is_ok());
         assert_eq!(format.value(&words), most);
     }
-    let (mesh, pmu) = emulated("n1sdp").expect("it ships");
-    let host = EventResolver { pmus: &[pmu], files: &Files::below("/nonexistent") };
+    let CountedHost { pmus, meshes, .. } = CountedHost::emulated("n1sdp").expect("it ships");
+    let host = EventResolver { pmus: &pmus, files: &Files::below("/nonexistent") };
     if let Ok(set) = host.resolve(&[text.into_owned()])
         && set.events().count() <= 16
-        && let Ok(plan) = plan(&mesh, Driver::Mainline, &set.groups)
+        && let Ok(plan) = plan(&meshes[0], Driver::Mainline, &set.groups)
     {
         assert!(plan.shares.iter().all(|share| (0.0..=1.0).contains(share)));
     }
