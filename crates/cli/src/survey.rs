@@ -46,6 +46,7 @@ pub(crate) struct Arguments {
     common: Common,
 }
 
+/// Help of `--all`.
 const ALL: &str = "Print all answers and tables, too, with all rows and columns";
 
 /// Columns of the summary, also of a file or a pipe: it is made to be pasted.

@@ -279,9 +279,10 @@ fn notes(records: &[RunRecord]) -> Vec<String> {
         notes.extend(all.map(|note| format!("{}: {note}", record.study)));
     }
     notes.extend(above_limits(records, families::label));
-    notes.extend(joined(other_hosts(records), "; ").map(|others| format!(
-            "figures, answers and the block below are of the first host; the points are also of {others}"
-        )));
+    notes.extend(joined(other_hosts(records), "; ").map(|others| {
+        let what = "figures, answers and the block below are of the first host";
+        format!("{what}; the points are also of {others}")
+    }));
     notes.sort();
     notes.dedup();
     first_lines(notes, "notes")

@@ -173,9 +173,8 @@ impl Arguments {
         record.counters = trace.counters();
         record.counters.push(Counter::measured("traced", wall_ns as f64, "ns"));
         if let count @ 1.. = trace.long_addresses {
-            record
-                .warnings
-                .push(format!("{count} addresses of more than 16 digits: their last 16 are used"));
+            let what = "addresses of more than 16 digits: their last 16 are used";
+            record.warnings.push(format!("{count} {what}"));
         }
         record
     }

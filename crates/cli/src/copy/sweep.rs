@@ -8,6 +8,7 @@ use daqmeter_copy::Direction::{self, Both, From, To};
 use daqmeter_copy::{CopyContext as Context, CopyPath, CopyRequest};
 use daqmeter_harness::{Fault, Limits, Request as _, Settings, StepPlan, check_fits};
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::joined;
 use daqmeter_report::Frame;
 use daqmeter_report::copy::{bandwidth, latency};
 use daqmeter_report::copy_classic::{self, StudyFiles};
@@ -140,8 +141,7 @@ impl Sweep {
             ("--high", high_channels != usual.high_channels, priority),
         ] {
             if is_given && !of.iter().any(|context| contexts.contains(context)) {
-                let of: Vec<String> = of.iter().map(Context::to_string).collect();
-                let of = of.join(" or ");
+                let of = joined(of.iter().map(Context::to_string), " or ").unwrap_or_default();
                 return Err(Failure::refused(format!("{name} is for --contexts {of}")));
             }
         }
