@@ -77,19 +77,10 @@ impl ConvertRequest {
     }
 
     fn open(&self) -> Result<Vec<Box<dyn Session>>, Fault> {
-        let converter = self.converter()?;
-        let name = match self.function {
-            Function::Readout => "copy",
-            function => function.classic_name(),
-        };
+        let (samples, converter) = (to_usize(self.samples), self.converter()?);
         let session = |_| -> Box<dyn Session> {
-            Box::new(ConvertSession {
-                name: name.to_owned(),
-                samples: to_usize(self.samples),
-                out_bytes: self.out_bytes(),
-                converter: converter.clone(),
-                buffers: None,
-            })
+            let (request, converter) = (self.clone(), converter.clone());
+            Box::new(ConvertSession { request, samples, converter, buffers: None })
         };
         Ok((0..self.lanes).map(session).collect())
     }
@@ -103,9 +94,8 @@ impl ConvertRequest {
 }
 
 struct ConvertSession {
-    name: String,
+    request: ConvertRequest,
     samples: usize,
-    out_bytes: u64,
     /// `None` copies.
     converter: Option<Converter>,
     buffers: Option<(Buffer, Buffer)>,
@@ -117,7 +107,11 @@ impl Session for ConvertSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let raw_bytes = self.samples as u64 * 2;
+        let (raw_bytes, made_bytes) = (self.samples as u64 * 2, self.request.out_bytes());
+        let name = match self.request.function {
+            Function::Readout => "copy",
+            function => function.classic_name(),
+        };
         let (stride_bytes, out_bytes) = match &self.converter {
             None => (2, 2),
             Some(converter) => (
@@ -127,7 +121,7 @@ impl Session for ConvertSession {
         };
         vec![StageSpec {
             limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
-            ..StageSpec::new(self.name.clone(), raw_bytes, raw_bytes + self.out_bytes)
+            ..StageSpec::new(name, raw_bytes, raw_bytes + made_bytes)
         }]
     }
 
@@ -136,7 +130,7 @@ impl Session for ConvertSession {
         for (index, sample) in raw.slice_mut::<u16>(self.samples).iter_mut().enumerate() {
             *sample = pattern_sample(index as u64);
         }
-        let out_bytes = usize::try_from(self.out_bytes).expect("at most 2^33");
+        let out_bytes = usize::try_from(self.request.out_bytes()).expect("at most 2^33");
         self.buffers = Some((raw, Buffer::new(out_bytes, Pages::Transparent)?));
         Ok(())
     }

@@ -1,19 +1,16 @@
-//! Interface of all boards and of board families. Registers, ioctls and bus numbers are in the
-//! families' folders.
+//! Interface of all boards. Registers, ioctls and bus numbers are in the families' folders.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::Arc;
 use std::time::Duration;
 
-use daqmeter_harness::{CardFamily, Fault, StopFlag};
+use daqmeter_harness::{Fault, StopFlag};
 use daqmeter_sys::host::Files;
 
 use super::pcie::PcieLink;
-use super::sis8300::emulated::EmulatedCrate;
 
 /// Prefix of emulated boards: `emu:l0`, `emu:l2-1`, `emu:ku0`.
 pub const EMULATED_PREFIX: &str = "emu:";
@@ -129,26 +126,9 @@ pub trait BoardCommands: Board {
     fn write(&mut self, offset: u64, from: &[u8]) -> Result<usize, Fault>;
 }
 
-/// Opens a device of a family, an emulated one in this crate. Fails if it is missing or unknown.
-pub(super) type OpenBoard = fn(&str, &Arc<EmulatedCrate>) -> Result<Box<dyn Board>, Fault>;
-
-/// A family of boards: one folder, real and emulated members.
-pub struct BoardFamily {
-    pub name: &'static str,
-    pub cards: CardFamily,
-    pub remedy: &'static str,
-    /// True for its own devices, by path or emulated name (`emu:...`).
-    pub(super) claims: fn(&str) -> bool,
-    pub(super) open: OpenBoard,
-    /// Returns the driver of a node, and what is known about it.
-    pub describe: fn(&str) -> (String, String),
-    /// Returns names of emulated boards, each with a description.
-    pub emulated: fn() -> Vec<(String, String)>,
-}
-
 /// The node of a real board: its identity, the lock that it is held by, and its link.
 #[derive(Debug)]
-pub(super) struct BoardFile {
+pub(super) struct BoardNode {
     pub(super) identity: Identity,
     pub(super) file: File,
     pub(super) stop: StopFlag,
@@ -156,20 +136,20 @@ pub(super) struct BoardFile {
     _lock: Option<UnixDatagram>,
 }
 
-impl BoardFile {
+impl BoardNode {
     /// Takes an open device, unless another program has it.
     pub(super) fn of(
         device: &str,
         file: File,
         model: &'static str,
         memory_bytes: Option<u64>,
-    ) -> Result<BoardFile, Fault> {
+    ) -> Result<BoardNode, Fault> {
         let _lock = lock(device, &file)?;
         let device = device.to_owned();
         let identity = Identity { device, model, memory_bytes, emulated: false };
         let rdev = file.metadata().map_or(0, |metadata| metadata.rdev());
         let link = PcieLink::of(&Files::default(), rdev);
-        Ok(BoardFile { identity, file, stop: StopFlag::default(), link, _lock })
+        Ok(BoardNode { identity, file, stop: StopFlag::default(), link, _lock })
     }
 
     pub(super) fn known_limit(&self) -> Option<(f64, String)> {

@@ -2,6 +2,7 @@
 //! and emulated members, and a line in [`FAMILIES`].
 
 pub mod board;
+pub mod family;
 pub mod pcie;
 pub mod sis8300;
 mod xdma;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use daqmeter_harness::Fault;
 use daqmeter_sys::host::Files;
 
-use board::{Board, BoardFamily, EMULATED_PREFIX};
+use board::{Board, EMULATED_PREFIX};
+use family::BoardFamily;
 use sis8300::emulated::EmulatedCrate;
 
 /// Every family. The last one takes the devices that no other claims, and reports its findings.

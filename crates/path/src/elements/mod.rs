@@ -1,6 +1,6 @@
-//! Elements of paths. Each kind has a file, or shares one with its like: fields of its table, rules,
-//! text, what its work needs, and what makes it. A new one is its file, and a line in [`SOURCES`],
-//! [`STAGES`] or [`SINKS`].
+//! Elements of paths. Each kind has a file, or shares one with its like: fields of its table,
+//! rules, text, what its work needs, and what makes it. A new one is its file, and a line in
+//! [`SOURCES`], [`STAGES`] or [`SINKS`].
 
 pub(crate) mod card;
 mod checksum;

@@ -10,11 +10,11 @@ use daqmeter_sys::memory::DriverBuffer;
 use super::commands;
 use super::registers::BoardRegisters;
 use super::regs::{self, Model, is_dma_write};
-use crate::devices::board::{Board, BoardCommands, BoardFile, Identity, read_in_parts};
+use crate::devices::board::{Board, BoardCommands, BoardNode, Identity, read_in_parts};
 
 #[derive(Debug)]
 pub struct EssBoard {
-    board: BoardFile,
+    board: BoardNode,
     dma: Option<DriverBuffer>,
 }
 
@@ -26,7 +26,7 @@ impl EssBoard {
     pub(super) fn new(device: &str, file: File, model: Model) -> Result<EssBoard, Fault> {
         let options = commands::read_register(&file, regs::OPTIONS)?;
         let memory_bytes = Some(model.memory_bytes(options));
-        let board = BoardFile::of(device, file, model.name, memory_bytes)?;
+        let board = BoardNode::of(device, file, model.name, memory_bytes)?;
         Ok(EssBoard { board, dma: None })
     }
 

@@ -13,7 +13,8 @@ pub mod regs;
 
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::devices::board::{BoardFamily, EMULATED_PREFIX};
+use crate::devices::board::EMULATED_PREFIX;
+use crate::devices::family::BoardFamily;
 use emulated::Profile;
 
 #[cfg(feature = "fuse")]

@@ -6,14 +6,14 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 
 use daqmeter_harness::{Fault, StopFlag};
 
-use crate::devices::board::{Board, BoardFile, Identity, read_in_parts};
+use crate::devices::board::{Board, BoardNode, Identity, read_in_parts};
 
 /// `ESPIPE`: the device has no offsets.
 const NOT_SEEKABLE: i32 = 29;
 
 #[derive(Debug)]
 pub(super) struct Channel {
-    board: BoardFile,
+    board: BoardNode,
     seekable: bool,
 }
 
@@ -28,7 +28,7 @@ impl Channel {
             return Err(refuse(&"not a character device"));
         }
         let file = File::open(path).map_err(|error| refuse(&error))?;
-        let board = BoardFile::of(device, file, "streaming device", None)?;
+        let board = BoardNode::of(device, file, "streaming device", None)?;
         Ok(Channel { board, seekable: true })
     }
 }
@@ -39,7 +39,7 @@ impl Board for Channel {
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
-        let Channel { board: BoardFile { identity, file, stop, .. }, seekable } = self;
+        let Channel { board: BoardNode { identity, file, stop, .. }, seekable } = self;
         read_in_parts(&identity.device, into, stop, |done, part| {
             if *seekable {
                 match file.read_at(part, offset + done) {

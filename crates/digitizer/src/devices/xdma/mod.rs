@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use daqmeter_harness::{CardFamily, Fault};
 
-use crate::devices::board::{Board, BoardFamily, EMULATED_PREFIX};
+use crate::devices::board::{Board, EMULATED_PREFIX};
+use crate::devices::family::BoardFamily;
 use crate::devices::sis8300::emulated::EmulatedCrate;
 use channel::Channel;
 use emulated::EmulatedChannel;
