@@ -1,5 +1,7 @@
 //! Faults and losses of a record, in lines for people.
 
+use std::collections::HashSet;
+
 use daqmeter_record::{Ledger, RunRecord};
 
 use crate::rate::undone;
@@ -26,6 +28,22 @@ pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
     let ledgers = ledgers.map(|ledger| format!("ledger: {ledger}"));
     let warnings = record.warnings.iter().map(|warning| format!("warning: {warning}"));
     faults(record).into_iter().chain(ledgers).chain(warnings).collect()
+}
+
+/// Returns the lines of each record behind its name, each once; of one record without it.
+pub(crate) fn labelled(
+    names: impl Iterator<Item = String>,
+    records: &[RunRecord],
+    lines: impl Fn(&RunRecord) -> Vec<String>,
+) -> Vec<String> {
+    if let [record] = records {
+        return lines(record);
+    }
+    let all = names.zip(records).flat_map(|(name, record)| {
+        lines(record).into_iter().map(move |line| format!("{name}: {line}"))
+    });
+    let mut seen = HashSet::new();
+    all.filter(|line| seen.insert(line.clone())).collect()
 }
 
 /// Returns a line for each record that was waived or failed before any lane ran.

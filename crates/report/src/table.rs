@@ -1,6 +1,5 @@
 //! Rows as text: aligned for people, Markdown for tickets.
 
-use std::collections::HashSet;
 use std::fmt::Write;
 
 use daqmeter_record::units::{plural, show_bytes, show_ns, significant};
@@ -14,7 +13,7 @@ pub use crate::columns::known_columns;
 use crate::columns::{ShownTable, chosen, shown, with_totals};
 use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
-use crate::faults::{absent, faults};
+use crate::faults::{absent, faults, labelled};
 use crate::frame::Frame;
 use crate::groups::in_groups;
 use crate::levels::host_line;
@@ -49,7 +48,7 @@ pub fn stages(records: &[RunRecord]) -> Frame {
         // For many points, only failures and counts are shown, because other lines would hide them.
         _ => {
             notes.extend(by_point(records, faults_and_ledgers));
-            notes.extend(by_point(records, counted));
+            notes.extend(by_point(records, pmu::tables::counted));
         }
     }
     notes.extend(above_limits(records, families::label));
@@ -75,26 +74,13 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
     counted.collect()
 }
 
-/// Returns the lines of each record, each once; of several records with study and point.
-pub(crate) fn by_point(
-    records: &[RunRecord],
-    lines: impl Fn(&RunRecord) -> Vec<String>,
-) -> Vec<String> {
-    if let [record] = records {
-        return lines(record);
-    }
-    let all = records.iter().zip(points(records)).flat_map(|(record, point)| {
+/// Returns the lines of each record with its study and its point, each once.
+fn by_point(records: &[RunRecord], lines: impl Fn(&RunRecord) -> Vec<String>) -> Vec<String> {
+    let names = points(records).into_iter().zip(records).map(|(point, record)| {
         let comma = if point.is_empty() { "" } else { ", " };
-        let of = format!("{}{comma}{point}", record.study);
-        lines(record).into_iter().map(move |line| format!("{of}: {line}"))
+        format!("{}{comma}{point}", record.study)
     });
-    let mut seen = HashSet::new();
-    all.filter(|line| seen.insert(line.clone())).collect()
-}
-
-/// Returns the line of what was counted beside a record.
-pub(crate) fn counted(record: &RunRecord) -> Vec<String> {
-    record.sections.observed.as_deref().map(pmu::tables::footnote).into_iter().collect()
+    labelled(names, records, lines)
 }
 
 /// Returns the notes on one record, a line each: faults, ledgers, counters worth a line, CPU,

@@ -7,12 +7,11 @@ use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile}
 
 use crate::aligned::{MAX_ROWS, TextColumn, asks_all, number, table, table_without};
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine};
-use crate::faults::faults_and_ledgers;
+use crate::faults::{faults_and_ledgers, labelled};
 use crate::figures::{Mark, Plot};
 use crate::frame::Frame;
 use crate::rate;
 use crate::samples::{first_stage, summary};
-use crate::table::by_point;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
@@ -258,7 +257,8 @@ const SPARE: [&str; 7] =
 /// Shows the cycles, of which a narrow choice has powers of two of items; with `--all` each, and
 /// the round trips.
 pub fn cycles_shown(records: &[RunRecord]) -> Frame {
-    let notes = by_point(records, faults_and_ledgers);
+    let names = records.iter().map(|record| record.workload.to_string());
+    let notes = labelled(names, records, faults_and_ledgers);
     let mut points = cycles(records);
     let all = points.len();
     if all > MAX_ROWS && !asks_all() {

@@ -7,12 +7,12 @@ use daqmeter_record::{Counter, Ledger, Role, RunRecord};
 
 use super::host;
 use crate::aligned::{TextColumn, asks_all, number, paragraphs, table_without, time};
-use crate::faults::faults_and_ledgers;
+use crate::families::pmu::tables::counted;
+use crate::faults::{faults_and_ledgers, labelled};
 use crate::frame::Frame;
 use crate::groups::in_groups;
 use crate::rate;
 use crate::samples::first_stage;
-use crate::table::{by_point, counted};
 
 pub(super) const ENGINE: &str = "readout";
 
@@ -183,8 +183,9 @@ pub fn read_out(records: &[RunRecord]) -> Frame {
     if asks_all() {
         own().for_each(|record| tables.push_str(&host::processes(record)));
     }
-    let mut notes = by_point(records, faults_and_ledgers);
-    notes.extend(by_point(records, counted));
+    let names = || records.iter().map(|record| record.workload.to_string());
+    let mut notes = labelled(names(), records, faults_and_ledgers);
+    notes.extend(labelled(names(), records, counted));
     notes.extend(own().map(host::load).chain(own().flat_map(host::occupancy)));
     Frame::of(tables, notes)
 }

@@ -12,11 +12,11 @@ use daqmeter_record::{RunRecord, Stage};
 
 pub(crate) use overview::chains;
 
+use super::pmu::tables::counted;
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
 use crate::rate;
-use crate::table::counted;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Path)],

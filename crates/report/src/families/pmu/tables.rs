@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use daqmeter_record::Observations;
+use daqmeter_record::RunRecord;
 use daqmeter_record::observed::{EventStatus, MetricTotal, ObservedEvent, ObservedMetric};
 use daqmeter_record::units::{plural, significant};
 
@@ -141,6 +142,11 @@ pub fn metrics(observed: &Observations, at: Option<usize>, bytes: RateUnit) -> S
         }
     }
     out
+}
+
+/// Returns the line of what was counted beside a record.
+pub(crate) fn counted(record: &RunRecord) -> Vec<String> {
+    record.sections.observed.as_deref().map(footnote).into_iter().collect()
 }
 
 pub(crate) fn footnote(observed: &Observations) -> String {
