@@ -80,7 +80,7 @@ impl TriggerSource {
             self.issued_ns = self.ahead(n);
         }
         self.issued += n;
-        let known = usize::try_from(n).map_or(usize::MAX, |n| n.min(self.ahead.len()));
+        let known = usize::try_from(n).map_or(self.ahead.len(), |n| n.min(self.ahead.len()));
         self.ahead.drain(..known);
     }
 
