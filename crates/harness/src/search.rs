@@ -176,7 +176,9 @@ pub fn highest_rate<E>(
     };
     let [confirm_s, long_s] = [1, CONFIRM_TIMES].map(|times| (plan.confirm * times).as_secs_f64());
     let confidence = match search.found.rate_hz {
-        None if is_cut => "the search ended before a rate was confirmed".to_owned(),
+        None if is_cut => {
+            "the search ended before a rate was confirmed: use a longer --time".to_owned()
+        }
         None => "no rate was free of faults".to_owned(),
         Some(_) => format!(
             "confirmed in {long_s:.1} s without a fault: with 95 % confidence there is less than one fault in {confirm_s:.1} s"

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::conditions::{Taken, pinned};
-use daqmeter_record::units::{joined, significant};
+use daqmeter_record::units::{joined, percent, significant};
 use daqmeter_record::{Ledger, RunRecord};
 
 use crate::families::{FAMILIES, briefs};
@@ -34,7 +34,13 @@ pub fn headline(records: &[RunRecord]) -> Option<String> {
     // Runs of a search lose data on purpose.
     let points = records.iter().filter(|record| record.role.is_point()).cloned();
     let lost = lost(&points.collect::<Vec<_>>());
-    joined([said.or_else(briefs), lost].into_iter().flatten(), "; ")
+    let hottest = match records {
+        [record] => record.hotspots.first(),
+        _ => None,
+    };
+    let hottest =
+        hottest.map(|hot| format!("{} % of the CPU time in {}", percent(hot.share, 2), hot.symbol));
+    joined([said.or_else(briefs), hottest, lost].into_iter().flatten(), "; ")
 }
 
 /// Tests if a family has a record that is more than a limit or a cost of the tool.

@@ -84,8 +84,15 @@ fn frame(cases: &[Case], is_whole: bool) -> Frame {
     };
     let [right, wrong, absent] = counts(cases.iter());
     let all = cases.len();
+    let verified = cases.iter().filter_map(|case| match case.outcome {
+        CaseOutcome::Verified { copies, largest_bytes, .. } => Some((copies, largest_bytes)),
+        _ => None,
+    });
+    let copies: u64 = verified.clone().map(|(copies, _)| copies).sum();
+    let largest = verified.map(|(_, bytes)| bytes).max().unwrap_or(0);
     let answer = format!(
-        "{right} of {all} cases copy every byte, {wrong} are wrong, {absent} are not possible here"
+        "{right} of {all} cases copy every byte ({copies} copies up to {}), {wrong} are wrong, {absent} are not possible here",
+        show_bytes(largest as u64)
     );
     let of_path = |(path, cases): (String, Vec<&Case>)| {
         let [right, wrong, absent] = counts(cases.iter().copied());

@@ -109,8 +109,9 @@ fn search(
     time: Option<Duration>,
 ) -> Result<SearchResult, Failure> {
     let began = Instant::now();
-    // The points around the maximum take as long as 20 probes with their preparation.
-    let for_search = time.map(|time| time.saturating_sub(shortest * 20));
+    // The points around the maximum take as long as 16 probes with their preparation.
+    let around = if arguments.no_curves { 4 } else { 20 };
+    let for_search = time.map(|time| time.saturating_sub(shortest * around));
     let plan = SearchPlan {
         from_hz: arguments.from,
         to_hz: arguments.to,

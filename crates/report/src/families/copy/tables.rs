@@ -42,7 +42,14 @@ pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
             1 => format!("{size} takes {} by {who}", show_ns(fastest.times.median)),
             lanes => {
                 let rate = prefixed(fastest.union_bytes_per_s(), "B/s");
-                format!("{size} on {lanes} CPUs runs at {rate} by {who}")
+                let high = fastest.record.workload.int("high_channels");
+                let high = high.ok().filter(|_| fastest.context == "priority");
+                let high = high.map_or(String::new(), |mask| {
+                    let own = fastest.lanes_bytes_per_s.iter().enumerate();
+                    let own = own.filter(|(at, _)| mask >> at & 1 == 1).map(|(_, rate)| rate);
+                    format!(", {} of it in high channels,", prefixed(own.sum(), "B/s"))
+                });
+                format!("{size} on {lanes} CPUs runs at {rate}{high} by {who}")
             }
         })
     };

@@ -124,6 +124,16 @@ fn headline(records: &[RunRecord]) -> Option<String> {
             [taken, issued] => format!("{boards}: {taken} of {issued} triggers taken{at}"),
         });
     }
+    let of_all = |record: &RunRecord| {
+        let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
+        Some(rate::together(&stages)?.per_s)
+    };
+    let mut rates: Vec<f64> = of_engine(records, ENGINE).filter_map(of_all).collect();
+    rates.sort_by(f64::total_cmp);
+    if let [slowest, .., fastest] = rates[..] {
+        let [slowest, fastest] = [slowest, fastest].map(|per_s| prefixed(per_s, "B/s"));
+        return Some(format!("{} runs: read-out at {slowest} to {fastest}", rates.len()));
+    }
     joined(rate_of_all(record).into_iter().chain(conversions(record)), "; ")
 }
 
