@@ -3,9 +3,7 @@
 #![no_main]
 
 use daqmeter_wire::etherbone::cycle::tag_of;
-use daqmeter_wire::etherbone::{
-    EbHeader, EbLayout, EbProbe, EbRecord, Lanes, Width, litex, sdb,
-};
+use daqmeter_wire::etherbone::{EbHeader, EbLayout, EbProbe, EbRecord, Lanes, Width, litex, sdb};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -15,7 +15,7 @@ use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Out, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::{RunRecord, Tool, jsonl};
 use daqmeter_report::export::{Cell, DataFrame, counters, samples, series, stages};
-use daqmeter_wire::etherbone::{EbMessage, EbRecord, RecordFlags};
+use daqmeter_wire::etherbone::{EbHeader, EbRecord, RecordFlags};
 use daqmeter_wire::felix::block::HEADER_BYTES;
 use daqmeter_wire::felix::decoder::{ChunkPart, most_subchunks};
 use daqmeter_wire::felix::{BlockFormat, FelixHeader, Reassembler, Subchunk, subchunks};
@@ -387,15 +387,17 @@ impl OpenChunk {
 /// The records of one Etherbone message as dictionaries.
 #[pyfunction]
 fn decode_etherbone<'py>(python: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
-    let message = EbMessage::parse(data).map_err(wrong)?;
+    let header = EbHeader::parse(data).map_err(wrong)?;
+    let layout = header.layout().map_err(wrong)?;
+    let short = || wrong("the message ends in its header");
+    let mut rest = data.get(layout.header_bytes()..).ok_or_else(short)?;
     let out = PyDict::new(python);
-    out.set_item("no_reads", message.header.no_reads)?;
-    out.set_item("probe_request", message.header.probe_request)?;
-    out.set_item("probe_response", message.header.probe_response)?;
+    out.set_item("no_reads", header.no_reads)?;
+    out.set_item("probe_request", header.probe_request)?;
+    out.set_item("probe_response", header.probe_response)?;
     let records = PyList::empty(python);
-    let mut rest = message.records;
     while !rest.is_empty() {
-        let (record, left) = EbRecord::split(message.layout, rest).map_err(wrong)?;
+        let (record, left) = EbRecord::split(layout, rest).map_err(wrong)?;
         rest = left;
         let flags = [
             (RecordFlags::BCA, "BCA"),

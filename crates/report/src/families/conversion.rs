@@ -9,6 +9,7 @@ use super::functions;
 use crate::family::{Brief, Family, WORTH_A_CHANGE, Work, of_engine, prefixed};
 use crate::figures::{Mark, Plot};
 use crate::parameters::{labelled, pairs};
+use crate::points::middle_runs;
 use crate::rate;
 use crate::samples::first_stage;
 
@@ -65,13 +66,13 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
 
 /// Answers with the slowest and the fastest conversion.
 fn headline(records: &[RunRecord]) -> Option<String> {
-    let rates = drawn(records).into_iter();
-    let rates = rates.filter_map(|record| Some((rate::of(first_stage(record)?)?.per_s, record)));
-    let mut rates: Vec<(f64, &RunRecord)> = rates.collect();
+    let middle = middle_runs(records);
+    let all = labelled(drawn(&middle), name, functions::IN_LABEL).into_iter();
+    let rates =
+        all.filter_map(|(record, name)| Some((rate::of(first_stage(record)?)?.per_s, name)));
+    let mut rates: Vec<(f64, String)> = rates.collect();
     rates.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let said = |(per_s, record): &(f64, &RunRecord)| {
-        format!("{} at {}", name(record), prefixed(*per_s, "B/s"))
-    };
+    let said = |(per_s, name): &(f64, String)| format!("{name} at {}", prefixed(*per_s, "B/s"));
     let (slowest, fastest) = (rates.first().map(said)?, rates.last().map(said)?);
     Some(match rates.len() {
         1 => fastest,

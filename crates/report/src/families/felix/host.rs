@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use daqmeter_record::border::sum;
-use daqmeter_record::units::{joined, significant};
+use daqmeter_record::units::{joined, plural, significant};
 use daqmeter_record::{ProcessPart, ProcessUse, RunRecord};
 
 use crate::aligned::{TextColumn, table_without};
@@ -33,7 +33,8 @@ pub(super) fn load(record: &RunRecord) -> String {
         significant(cpus(host.steal_ns) * 100.0, 2),
         active.unwrap_or("no CPU mitigation is active".to_owned()),
         record.counter("rings without huge pages").map_or(String::new(), |rings| {
-            format!("; {rings} rings in base pages, since too few huge pages are reserved")
+            let rings = plural(rings as u64, "ring");
+            format!("; {rings} in base pages, since too few huge pages are reserved")
         })
     )
 }
