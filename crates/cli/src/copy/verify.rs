@@ -95,13 +95,10 @@ fn frame(cases: &[Case], is_whole: bool) -> Frame {
         show_bytes(largest as u64)
     );
     let of_path = |(path, cases): (String, Vec<&Case>)| {
-        let [right, wrong, absent] = counts(cases.iter().copied());
-        let why = cases.iter().find_map(|case| match &case.outcome {
-            CaseOutcome::Waived(reason) => Some(reason.clone()),
-            _ => None,
-        });
-        let counts = [right, wrong, absent].map(|count| count.to_string());
-        [&[path][..], &counts, &[why.unwrap_or_default()]].concat()
+        let counts = counts(cases.iter().copied()).map(|count| count.to_string());
+        let absent = cases.iter().find(|case| matches!(case.outcome, CaseOutcome::Waived(_)));
+        let why = absent.map_or(String::new(), |case| row(case).swap_remove(5));
+        [&[path][..], &counts, &[why]].concat()
     };
     let paths = in_groups(cases.iter().map(|case| (case.path.to_string(), case)));
     let headings = ["path", "right", "wrong", "not here", "why not"];

@@ -92,12 +92,16 @@ fn boards(record: &RunRecord) -> String {
     }
 }
 
+/// Returns the rate of all boards, and the sum of their limits in bytes per second.
+fn together(record: &RunRecord) -> Option<(Rate, f64)> {
+    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
+    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
+    Some((rate::together(&stages)?, alone.map(|limit| limit.rate_bytes_per_s).sum()))
+}
+
 /// Writes the rate of all boards, and its share of the rates of each board alone.
 fn rate_of_all(record: &RunRecord) -> Option<String> {
-    let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
-    let total = rate::together(&stages)?;
-    let alone = stages.iter().filter_map(|stage| rate::limit_of(record, stage));
-    let alone: f64 = alone.map(|limit| limit.rate_bytes_per_s).sum();
+    let (total, alone) = together(record)?;
     let (all, limit) = match record.lanes.len() {
         1 => ("", "its limit"),
         _ => (" together", "the rates of each alone"),
@@ -124,11 +128,8 @@ fn headline(records: &[RunRecord]) -> Option<String> {
             [taken, issued] => format!("{boards}: {taken} of {issued} triggers taken{at}"),
         });
     }
-    let of_all = |record: &RunRecord| {
-        let stages: Vec<&Stage> = read_outs(record).map(|(_, stage)| stage).collect();
-        Some(rate::together(&stages)?.per_s)
-    };
-    let mut rates: Vec<f64> = of_engine(records, ENGINE).filter_map(of_all).collect();
+    let of_all = of_engine(records, ENGINE).filter_map(together);
+    let mut rates: Vec<f64> = of_all.map(|(rate, _)| rate.per_s).collect();
     rates.sort_by(f64::total_cmp);
     if let [slowest, .., fastest] = rates[..] {
         let [slowest, fastest] = [slowest, fastest].map(|per_s| prefixed(per_s, "B/s"));
