@@ -24,7 +24,12 @@ pub fn disturbed(records: &[RunRecord]) -> Option<String> {
 /// Answers the question of the verb in a sentence, with what was lost or failed.
 pub fn headline(records: &[RunRecord]) -> Option<String> {
     let usable = &*rate::of_first_host(records);
-    let done = &*rate::done(usable);
+    // What was measured until an interruption is no fault.
+    let is_whole = |record: &&RunRecord| {
+        let how = rate::undone(&record.outcome).map(|(how, _)| how);
+        rate::is_done(record) || how == Some("interrupted")
+    };
+    let done = &usable.iter().filter(is_whole).cloned().collect::<Vec<_>>();
     let mut own = FAMILIES.iter().filter(|family| is_of(family, usable));
     let said = match (own.next(), own.next()) {
         (Some(family), None) => (family.headline)(done),

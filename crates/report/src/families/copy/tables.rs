@@ -12,6 +12,7 @@ use crate::aligned::{TextColumn, table_without, time};
 use crate::family::prefixed;
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
+use crate::groups::in_groups;
 use crate::rate::{self, shown_share};
 
 fn operation(row: &CopyRow<'_>) -> String {
@@ -24,38 +25,55 @@ fn operation(row: &CopyRow<'_>) -> String {
     format!("{name}{cold}{load}")
 }
 
-/// Answers with the fastest way for the smallest and the largest block of the first operation: its
-/// time, or with several lanes the rate of all.
+/// Answers with the fastest way for the smallest and the largest block of one operation; of several
+/// with the smallest, or with the largest if several lanes copy: its time, or the rate of all lanes
+/// together.
 pub(super) fn headline(records: &[RunRecord]) -> Option<String> {
     let mut rows = copy_rows(records);
-    let first = rows.first().map(operation)?;
-    rows.retain(|row| operation(row) == first);
     // An emulated engine says nothing about hardware.
     if rows.iter().any(|row| !row.record.engine.emulated) {
         rows.retain(|row| !row.record.engine.emulated);
     }
-    let of_size = |bytes: u64| {
-        let of_size = rows.iter().filter(|row| row.block_bytes == bytes);
-        let fastest = of_size.min_by(|a, b| a.times.median.total_cmp(&b.times.median))?;
-        let (size, who) = (show_bytes(bytes), fastest.who());
-        Some(match fastest.lanes_bytes_per_s.len() {
-            1 => format!("{size} takes {} by {who}", show_ns(fastest.times.median)),
-            lanes => {
-                let rate = prefixed(fastest.union_bytes_per_s(), "B/s");
-                let high = fastest.record.workload.int("high_channels");
-                let high = high.ok().filter(|_| fastest.context == "priority");
-                let high = high.map_or(String::new(), |mask| {
-                    let own = fastest.lanes_bytes_per_s.iter().enumerate();
-                    let own = own.filter(|(at, _)| mask >> at & 1 == 1).map(|(_, rate)| rate);
-                    format!(", {} of it in high channels,", prefixed(own.sum(), "B/s"))
-                });
-                format!("{size} on {lanes} CPUs runs at {rate}{high} by {who}")
-            }
-        })
+    let operations = in_groups(rows.iter().map(|row| (operation(row), row)));
+    let is_one = operations.len() == 1;
+    let of_operation = |(name, rows): &(String, Vec<&CopyRow<'_>>)| {
+        let sizes = BTreeSet::from_iter(rows.iter().map(|row| row.block_bytes));
+        let (first, last) = (*sizes.first()?, *sizes.last()?);
+        let is_parallel = rows.iter().any(|row| row.lanes_bytes_per_s.len() > 1);
+        let sizes = match (is_one, is_parallel) {
+            (true, _) => BTreeSet::from([first, last]),
+            (false, false) => BTreeSet::from([first]),
+            (false, true) => BTreeSet::from([last]),
+        };
+        Some(format!(
+            "{name}: {}",
+            joined(sizes.into_iter().filter_map(|size| best(rows, size)), ", ")?
+        ))
     };
-    let sizes = rows.iter().map(|row| row.block_bytes);
-    let sizes = BTreeSet::from_iter([sizes.clone().min()?, sizes.max()?]);
-    Some(format!("{first}: {}", joined(sizes.into_iter().filter_map(of_size), ", ")?))
+    joined(operations.iter().filter_map(of_operation), "; ")
+}
+
+/// Writes the fastest row of these blocks. Channels of the priority policy have rates of their own.
+fn best(rows: &[&CopyRow<'_>], bytes: u64) -> Option<String> {
+    let of_size = rows.iter().filter(|row| row.block_bytes == bytes);
+    let fastest = of_size.min_by(|a, b| a.times.median.total_cmp(&b.times.median))?;
+    let (size, who) = (show_bytes(bytes), fastest.who());
+    let lanes = &fastest.lanes_bytes_per_s;
+    if lanes.len() == 1 {
+        return Some(format!("{size} takes {} by {who}", show_ns(fastest.times.median)));
+    }
+    let rate = prefixed(fastest.union_bytes_per_s(), "B/s");
+    let high = fastest.record.workload.int("high_channels").ok();
+    let channels = high.filter(|_| fastest.context == "priority").map_or(String::new(), |high| {
+        let numbered = || lanes.iter().enumerate();
+        let of = |wanted: u64| numbered().filter(move |(at, _)| high >> at & 1 == wanted);
+        let mean = |wanted| {
+            let rates = of(wanted).map(|(_, rate)| *rate);
+            prefixed(rates.sum::<f64>() / of(wanted).count().max(1) as f64, "B/s")
+        };
+        format!(" (while it copies, a high channel {}, another {})", mean(1), mean(0))
+    });
+    Some(format!("{size} on {} CPUs runs at {rate} together by {who}{channels}", lanes.len()))
 }
 
 fn of_limit(row: &CopyRow<'_>) -> String {
