@@ -47,7 +47,7 @@ impl Taken {
         let error_ns = TICKS * TICK_NS * cpus * (records.len() as f64).sqrt();
         let mean = |ns: f64| if wall_ns > 0.0 { (ns - error_ns).max(0.0) / wall_ns } else { 0.0 };
         let [by_programs, by_hypervisor] = [foreign_ns, stolen_ns].map(mean);
-        if (stood_still_ns as f64) < wall_ns * LEAST_STILL {
+        if (stood_still_ns as f64) < wall_ns * MIN_STANDSTILL {
             stood_still_ns = 0;
         }
         Taken { cpus, by_programs, by_hypervisor, stood_still_ns }
@@ -90,7 +90,7 @@ pub fn pinned(records: &[RunRecord]) -> Option<BTreeSet<u32>> {
 }
 
 /// Share of the time from which a standstill is worth a line: a short wait for a quota is not.
-const LEAST_STILL: f64 = 0.01;
+const MIN_STANDSTILL: f64 = 0.01;
 /// Share of the CPUs from which rates are visibly low.
 const WORTH: f64 = 0.1;
 /// Beyond it ticks do not tell factors apart.

@@ -24,7 +24,7 @@ pub fn disturbed(records: &[RunRecord]) -> Option<String> {
 /// Answers the question of the verb in a sentence, with what was lost or failed.
 pub fn headline(records: &[RunRecord]) -> Option<String> {
     let usable = &*rate::of_first_host(records);
-    // What was measured until an interruption is no fault.
+    // Numbers measured before an interruption are right.
     let is_whole = |record: &&RunRecord| {
         let how = rate::undone(&record.outcome).map(|(how, _)| how);
         rate::is_done(record) || how == Some("interrupted")

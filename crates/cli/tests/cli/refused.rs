@@ -35,7 +35,7 @@ fn wrong(folder: &Folder, line: &str) -> Option<String> {
     let (code, call) = call.split_once(' ').unwrap();
     let output = folder.command(call).output().unwrap();
     let said = stderr(&output);
-    // What is left out of a file of records has its own line.
+    // Records that are left out have lines of their own.
     let is_note = |line: &&str| line.contains(": line 1: ") || line.contains(": skipped, ");
     let is_one = said.lines().filter(|line| !is_note(line)).count() == 1;
     let is_right = output.status.code() == code.parse().ok() && said.contains(says);

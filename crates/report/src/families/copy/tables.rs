@@ -66,12 +66,13 @@ fn best(rows: &[&CopyRow<'_>], bytes: u64) -> Option<String> {
     let high = fastest.record.workload.int("high_channels").ok();
     let channels = high.filter(|_| fastest.context == "priority").map_or(String::new(), |high| {
         let numbered = || lanes.iter().enumerate();
-        let of = |wanted: u64| numbered().filter(move |(at, _)| high >> at & 1 == wanted);
+        let is_high = move |at: usize| at < 64 && high >> at & 1 == 1;
+        let of = |wanted: bool| numbered().filter(move |(at, _)| is_high(*at) == wanted);
         let mean = |wanted| {
             let rates = of(wanted).map(|(_, rate)| *rate);
             prefixed(rates.sum::<f64>() / of(wanted).count().max(1) as f64, "B/s")
         };
-        format!(" (while it copies, a high channel {}, another {})", mean(1), mean(0))
+        format!(" (while it copies, a high channel {}, another {})", mean(true), mean(false))
     });
     Some(format!("{size} on {} CPUs runs at {rate} together by {who}{channels}", lanes.len()))
 }
