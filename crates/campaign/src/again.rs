@@ -57,7 +57,7 @@ impl Again {
                 self.points.iter().flat_map(|point| point.stages.iter().flatten().flatten());
             let least = least_sibling(slices);
             let is_shared = |stage: &Vec<Vec<SliceTime>>| {
-                Level::of(stage, least).is_some_and(|level| level.is_shared)
+                Level::of(stage, least, true).is_some_and(|level| level.is_shared)
             };
             let shared = self.points.iter().filter(|point| {
                 point.repetitions >= MIN_REPETITIONS && point.stages.iter().any(is_shared)

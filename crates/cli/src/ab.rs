@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// A and B are commands of the shell: compare their times from start to end
     #[arg(long, conflicts_with = "plan")]
     commands: bool,
-    /// Largest difference that counts as none
+    /// Largest difference that is not called one
     #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "1%")]
     ignore: f64,
     /// Longest time for all points [default: 10s for each, at most 50s]
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         let (refused, of) = (refused.len(), points.len());
         return Err(format!("{refused} of {of} points not measured: {first}").into());
     }
-    Ok(code_of(conclusions.into_iter().max().unwrap_or(Conclusion::CannotTell)))
+    Ok(code_of(conclusions.into_iter().max().unwrap_or(Conclusion::NotComparable)))
 }
 
 /// Returns the name of each point, and its sides.

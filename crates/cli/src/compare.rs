@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use daqmeter_record::RunRecord;
+use daqmeter_record::units::{joined, percent};
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
 use daqmeter_report::table::paragraphs;
 
@@ -15,10 +16,10 @@ use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell}
 
 /// Compare two sets of records, point by point.
 ///
-/// Compares points with the same study, engine, parameters and stage. The times exclude the time
-/// that other programs took. One file per side is enough if the repetitions of a point agree. More
-/// files, or --history, show smaller differences. One of 100 comparisons of an unchanged host may
-/// report a difference; to confirm one, use `daqmeter ab`.
+/// Each point is slower, faster, or not slower by more than a bound. All bounds of a comparison hold
+/// together with 99 %. What other programs and machines took is not a difference: it widens the
+/// bound. One file per side is enough. More files, or --history, give smaller bounds. To confirm a
+/// difference, use `daqmeter ab`.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/compare.txt"))]
 pub(crate) struct Arguments {
@@ -31,16 +32,16 @@ pub(crate) struct Arguments {
     /// Other runs of this host, to learn how runs differ
     #[arg(long, value_name = "PATH")]
     history: Vec<PathBuf>,
-    /// Exit with 1 if a point is slower by this, with 3 if unclear
+    /// Exit with 1 if a point is slower by this, with 3 if it may be
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     fail_on: Option<f64>,
-    /// Largest difference that counts as none
+    /// Largest difference that is not called one
     #[arg(long, value_name = "PERCENT", value_parser = share, default_value = "2%")]
     ignore: f64,
     /// Only studies whose name contains this
     #[arg(long, value_name = "TEXT")]
     study: Option<String>,
-    /// Print all points, not only those that differ
+    /// Print a table of all points
     #[arg(long)]
     all: bool,
     /// Print the comparison as JSON
@@ -66,8 +67,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 
 pub(crate) fn code_of(conclusion: Conclusion) -> ExitCode {
     ExitCode::from(match conclusion {
-        Conclusion::Same => 0,
-        Conclusion::CannotTell => CANNOT_TELL,
+        Conclusion::NoDifference => 0,
+        Conclusion::NotComparable => CANNOT_TELL,
         Conclusion::Different => FAILED,
     })
 }
@@ -86,16 +87,21 @@ fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure
     )))
 }
 
-fn gate(found: &Compared, by: f64) -> ExitCode {
+/// Points that are named where a gate stays open.
+const NAMED: usize = 5;
+
+pub(crate) fn gate(found: &Compared, by: f64) -> ExitCode {
     match found.gate(by) {
         Gate::Passed => ExitCode::SUCCESS,
         Gate::Failed => ExitCode::from(FAILED),
-        Gate::NoPower(points) => {
-            let all = found.points.len();
+        Gate::Open(open) => {
+            let named =
+                open.iter().take(NAMED).map(|(name, runs)| format!("{name} ({runs} runs a side)"));
+            let named = joined(named, "; ").unwrap_or_default();
+            let (points, all) = (open.len(), found.points.len());
             tell(&format!(
-                "daqmeter: --fail-on is undecided: {points} of {all} points are too noisy to show a slowdown of {} %. Record both \
-                 sides several times, or use daqmeter ab",
-                by * 100.0
+                "daqmeter: --fail-on is undecided: {points} of {all} points may be slower by {} %: {named}",
+                percent(by, 2)
             ));
             ExitCode::from(CANNOT_TELL)
         }

@@ -21,6 +21,7 @@ mod list;
 mod measure;
 mod metrics;
 mod named;
+mod nightly;
 mod output;
 mod path;
 mod pmu;
@@ -90,6 +91,8 @@ enum Verb {
     Ab(Deferred<ab::Arguments>),
     /// Show points over time, and their sudden changes
     History(Deferred<history::Arguments>),
+    /// Measure a plan, keep it, and compare it with the nights before
+    Nightly(Deferred<nightly::Arguments>),
     /// Show records in the browser
     Serve(Deferred<serve::Arguments>),
     /// List devices, engines, plans, paths and more
@@ -183,6 +186,7 @@ fn run_verb(verb: Verb) -> Ended {
         Verb::Ab(arguments) => ab::run(&arguments),
         Verb::Compare(arguments) => compare::run(&arguments),
         Verb::History(arguments) => history::run(&arguments),
+        Verb::Nightly(arguments) => nightly::run(&arguments),
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::List(arguments) => list::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),

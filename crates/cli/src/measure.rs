@@ -20,7 +20,7 @@ use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
 
 /// Options of every verb that measures.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Common {
     #[command(flatten)]
     pub(crate) recording: Recording,

@@ -126,9 +126,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let records = &bench.recorder.records;
     let written = write_file(&page, &daqmeter_report::page(records));
     if is_shown {
-        let is_cut = !done.is_complete() && !bench.runner.stop.is_set();
-        let left_out = if is_cut { done.points - done.begun } else { 0 };
-        emit(&ending(records, began.elapsed(), left_out, &[&page, &out]))?;
+        let left_out = if bench.runner.stop.is_set() { 0 } else { done.left_out };
+        let points = done.different - done.left_out;
+        emit(&ending(points, records, began.elapsed(), left_out, &[&page, &out]))?;
     }
     written?;
     refuse_refused(&done)?;
@@ -196,10 +196,18 @@ fn counters(bench: &mut Bench, budget: Budget) -> Result<(), Failure> {
 }
 
 /// Writes what was measured, what was left out, and where to read on.
-fn ending(records: &[RunRecord], took: Duration, left_out: usize, files: &[&FilePath]) -> String {
+fn ending(
+    points: usize,
+    records: &[RunRecord],
+    took: Duration,
+    left_out: usize,
+    files: &[&FilePath],
+) -> String {
     let count = |word| {
-        let undone = records.iter().filter_map(|record| undone(&record.outcome));
-        undone.filter(|(how, _)| *how == word).count()
+        let undone = records
+            .iter()
+            .filter(|record| undone(&record.outcome).is_some_and(|(how, _)| how == word));
+        undone.map(|record| (&record.study, record.workload.key())).collect::<BTreeSet<_>>().len()
     };
     let counted = [
         (count("failed"), "failed"),
@@ -208,7 +216,7 @@ fn ending(records: &[RunRecord], took: Duration, left_out: usize, files: &[&File
     ];
     let counted = counted.into_iter().filter(|(points, _)| *points > 0);
     let counted: String = counted.map(|(points, what)| format!(", {points} {what}")).collect();
-    let points = plural(records.len() as u64, "point");
+    let points = plural(points as u64, "point");
     let mut more: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     more.push("daqmeter path explain NAME".to_owned());
     let took_s = took.as_secs_f64();

@@ -28,15 +28,20 @@ pub struct Taken {
 impl Taken {
     /// Sums over records that ran one after the other, on the CPUs of [`pinned`] lanes or else on
     /// all CPUs of the host.
-    pub fn from(records: &[RunRecord], used: Option<&BTreeSet<u32>>) -> Taken {
+    pub fn from<R: std::borrow::Borrow<RunRecord>>(
+        records: &[R],
+        used: Option<&BTreeSet<u32>>,
+    ) -> Taken {
         let is_used = |cpu: u32| used.is_none_or(|cpus| cpus.contains(&cpu));
         let of_used = |times: &BTreeMap<u32, u64>| -> f64 {
             times.iter().filter(|(cpu, _)| is_used(**cpu)).map(|(_, ns)| *ns as f64).sum()
         };
-        let of_host = || records.first().map_or(0.0, |first| f64::from(first.host.logical_cpus));
+        let of_host =
+            || records.first().map_or(0.0, |first| f64::from(first.borrow().host.logical_cpus));
         let cpus = used.map_or_else(of_host, |used| used.len() as f64);
         let (mut foreign_ns, mut stolen_ns, mut wall_ns, mut stood_still_ns) = (0.0, 0.0, 0.0, 0);
-        for RunRecord { host_cpu, process_cpu, wall_ns: own_ns, .. } in records {
+        for record in records {
+            let RunRecord { host_cpu, process_cpu, wall_ns: own_ns, .. } = record.borrow();
             let own = process_cpu.total_ns().saturating_add(host_cpu.peers_ns);
             foreign_ns += of_used(&host_cpu.busy_by_cpu_ns) - own as f64;
             stolen_ns += of_used(&host_cpu.steal_by_cpu_ns);

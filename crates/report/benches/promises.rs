@@ -1,10 +1,12 @@
 //! Holds `daqmeter compare` and `history` to their promises on files of an unchanged host.
 //!
-//! `cargo bench -p daqmeter-report --bench promises -- FOLDER`: every file of FOLDER is one
-//! invocation of `daqmeter run quick --pin N`. All pairs are compared as they are, and with the
-//! times of B multiplied. Files that constants were fitted to prove nothing. With a second folder,
-//! of a build with `RUSTFLAGS='--cfg daqmeter_slower="2"'`, each of its files is compared with each
-//! of the first: its copies do 2 % of their bytes twice.
+//! `cargo bench -p daqmeter-report --bench promises -- QUIET [BUSY]`: every file of a folder is one
+//! invocation of `daqmeter run quick`, or of `daqmeter survey`; those of BUSY ran beside other
+//! programs. All pairs are compared as they are, and those of QUIET with the times of B multiplied.
+//! Files that constants were fitted to prove nothing.
+//!
+//! `-- slower A B`: each file of A with each of B, a build with
+//! `RUSTFLAGS='--cfg daqmeter_slower="3"'`, whose copies do 3 % of their bytes twice.
 //!
 //! `-- ab PROGRAM TIME COUNT A B` runs `PROGRAM ab A B --ignore 0.2% --time TIME` as often as
 //! COUNT says, and counts the answers.
@@ -21,18 +23,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, cmp};
+use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, Gate, Verdict, cmp};
 use daqmeter_report::history::trends;
 
 /// Most pairs: they are spread evenly over all.
-const PAIRS: usize = 2000;
+const PAIRS: usize = 1000;
 const IGNORE: f64 = 0.02;
-const SLOWER: [f64; 6] = [0.01, 0.02, 0.03, 0.05, 0.15, 0.5];
+/// Nights that a file is compared with.
+const NIGHTS: usize = 10;
+const SLOWER: [f64; 3] = [0.02, 0.03, 0.1];
 /// Kinds of points, and the text that tells them.
 const KINDS: [(&str, &[&str]); 3] = [
     ("memory", &["67108864", "non-temporal"]),
-    ("round trips", &["etherbone"]),
-    ("core, caches, system calls", &[""]),
+    ("round trips", &["etherbone", "pingpong"]),
+    ("core", &[" null", " convert", " memory", " copy"]),
 ];
 
 fn main() {
@@ -42,12 +46,38 @@ fn main() {
     {
         return in_turn(program, budget, count.parse().unwrap(), [a, b]);
     }
-    let files: Vec<_> = words.iter().map(|folder| read_all(folder)).collect();
-    match &files[..] {
-        [files] => unchanged_and_multiplied(files),
-        [files, slower] => injected(files, slower),
-        _ => println!("name a folder of files of `daqmeter run quick`, or two"),
+    let folders = |words: &[String]| words.iter().map(|it| read_all(it)).collect::<Vec<_>>();
+    if let [slower, rest @ ..] = &words[..]
+        && slower == "slower"
+        && let [a, b] = &folders(rest)[..]
+    {
+        return injected(a, b);
     }
+    let files = folders(&words);
+    let Some(quiet) = files.first() else { return println!("name a folder of files") };
+    println!("{:?} files of each folder", files.iter().map(Vec::len).collect::<Vec<_>>());
+    let between = |a: &'static str, b: &'static str, pairs: Vec<_>| unchanged(a, b, &pairs);
+    between("quiet", "quiet", all_pairs(quiet));
+    if let Some(busy) = files.get(1) {
+        between("busy", "busy", all_pairs(busy));
+        let all = quiet.iter().flat_map(|a| busy.iter().map(move |b| (a, b)));
+        between("quiet", "busy", few(all.collect()));
+        let all = busy.iter().flat_map(|a| quiet.iter().map(move |b| (a, b)));
+        between("busy", "quiet", few(all.collect()));
+    }
+    SLOWER.iter().for_each(|slower| found(&few(all_pairs(quiet)), *slower));
+    nights(&files.concat());
+    steps(quiet);
+}
+
+fn all_pairs(files: &[Vec<RunRecord>]) -> Vec<Pair<'_>> {
+    let of = |(at, a)| files[at + 1..].iter().map(move |b| (a, b));
+    few(files.iter().enumerate().flat_map(of).collect())
+}
+
+fn few(all: Vec<Pair<'_>>) -> Vec<Pair<'_>> {
+    let step = all.len().div_ceil(PAIRS).max(1);
+    all.into_iter().step_by(step).collect()
 }
 
 /// Counts the answers of `ab` to one question.
@@ -58,7 +88,8 @@ fn in_turn(program: &str, budget: &str, count: usize, [a, b]: [&str; 2]) {
         command.args(["ab", a, b, "--ignore", "0.2%", "--time", budget, "--json"]);
         let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let is = |verdict: &str| said.contains(&format!("\"verdict\":\"{verdict}\""));
-        let answer = ["slower", "faster", "unclear", "same"].into_iter().find(|one| is(one));
+        let answer =
+            ["slower", "faster", "bounded", "not-comparable"].into_iter().find(|one| is(one));
         *counts.entry(answer.unwrap_or("failed").to_owned()).or_default() += 1;
     }
     println!("{a} | {b}, {budget}: {counts:?}");
@@ -72,30 +103,19 @@ fn read_all(folder: &str) -> Vec<Vec<RunRecord>> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-fn unchanged_and_multiplied(files: &[Vec<RunRecord>]) {
-    let all =
-        files.iter().enumerate().flat_map(|(at, a)| files[at + 1..].iter().map(move |b| (a, b)));
-    let all: Vec<_> = all.collect();
-    let step = all.len().div_ceil(PAIRS).max(1);
-    let pairs: Vec<_> = all.into_iter().step_by(step).collect();
-    println!("{} files, {} pairs", files.len(), pairs.len());
-    unchanged(&pairs);
-    SLOWER.iter().for_each(|slower| found(&pairs, *slower));
-    steps(files);
-}
-
 /// Judges files whose copies do more work: how often that is found, and by how much.
 fn injected(files: &[Vec<RunRecord>], slower: &[Vec<RunRecord>]) {
     let mut points: BTreeMap<String, Vec<ComparedPoint>> = BTreeMap::new();
     for (a, b) in files.iter().flat_map(|a| slower.iter().map(move |b| (a, b))) {
-        for point in cmp(a, b, &[], 0.0).points.into_iter().filter(|point| is_level(&point)) {
+        for point in cmp(a, b, &[], IGNORE).points {
             points.entry(point.point.clone()).or_default().push(point);
         }
     }
     for (name, all) in points {
         let count = |verdict| all.iter().filter(|point| point.verdict == verdict).count();
-        let [slower, faster] = ["slower", "faster"].map(count);
-        println!("{name}: of {} pairs {slower} slower, {faster} faster", all.len());
+        let [slower, faster] = [Verdict::Slower, Verdict::Faster].map(count);
+        let mean = all.iter().map(|point| point.ratio).sum::<f64>() / all.len() as f64;
+        println!("{name}: of {} pairs {slower} slower, {faster} faster; {mean:.3}", all.len());
     }
 }
 
@@ -104,64 +124,91 @@ fn read(path: &Path) -> Vec<RunRecord> {
     jsonl::read(std::io::BufReader::new(file)).unwrap().records
 }
 
-type Pairs<'a> = [(&'a Vec<RunRecord>, &'a Vec<RunRecord>)];
+type Pair<'a> = (&'a Vec<RunRecord>, &'a Vec<RunRecord>);
 
 fn kind(point: &ComparedPoint) -> &'static str {
     let is = |words: &&[&str]| words.iter().any(|word| point.point.contains(word));
-    KINDS.iter().find(|(_, words)| is(words)).map_or("", |(name, _)| name)
+    KINDS.iter().find(|(_, words)| is(words)).map_or("others", |(name, _)| name)
 }
 
-fn is_level(point: &&ComparedPoint) -> bool {
-    point.time == "level"
-}
-
-/// Counts by kind: hits and all.
-type Counts = BTreeMap<&'static str, (usize, usize)>;
-
-fn count(counts: &mut Counts, compared: &Compared, is: impl Fn(&ComparedPoint) -> bool) {
-    for point in compared.points.iter().filter(is_level) {
-        let (hits, all) = counts.entry(kind(point)).or_default();
-        *hits += usize::from(is(point));
-        *all += 1;
-    }
-}
-
-fn show(what: &str, counts: &Counts) {
-    for (kind, (hits, all)) in counts {
-        println!("{what}, {kind}: {:.2} % of {all}", *hits as f64 / *all as f64 * 100.0);
-    }
-}
-
-/// Judges pairs without a change: names of differences, and points without an answer.
-fn unchanged(pairs: &Pairs<'_>) {
-    let (mut named, mut alarms, mut cannot) = (0, Counts::new(), Counts::new());
+/// Judges pairs without a change: names of differences, bounds by kind, gates.
+fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
+    let (mut named, mut missed, mut gates) = (0, 0, [0; 2]);
+    let mut bounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     let mut points: BTreeMap<String, usize> = BTreeMap::new();
     for (a, b) in pairs {
         let found = cmp(a, b, &[], IGNORE);
         named += usize::from(found.conclusion == Conclusion::Different);
-        count(&mut alarms, &found, |point| matches!(point.verdict, "slower" | "faster"));
-        count(&mut cannot, &found, |point| point.verdict == "unclear");
-        for point in
-            found.points.iter().filter(|point| matches!(point.verdict, "slower" | "faster"))
-        {
-            *points.entry(format!("{} {}", point.time, point.point)).or_default() += 1;
+        let is_missed = |point: &ComparedPoint| point.joint.0 > 1.0 || point.joint.1 < 1.0;
+        missed += usize::from(found.points.iter().any(is_missed));
+        let core = Compared {
+            points: found.points.iter().filter(|point| kind(point) == "core").cloned().collect(),
+            ..found.clone()
+        };
+        gates[0] += usize::from(core.gate(0.1) == Gate::Passed);
+        gates[1] += usize::from(found.gate(0.1) == Gate::Passed);
+        for point in &found.points {
+            bounds.entry(kind(point)).or_default().push(point.bound);
+            if matches!(point.verdict, Verdict::Slower | Verdict::Faster) {
+                *points.entry(format!("{} {:.2}", point.point, point.ratio)).or_default() += 1;
+            }
         }
     }
-    println!("pairs with a difference named: {:.2} %", named as f64 / pairs.len() as f64 * 100.0);
-    show("named", &alarms);
-    show("cannot tell, 2 % ignored", &cannot);
+    let share = |count: usize| format!("{:.2} %", count as f64 / pairs.len() as f64 * 100.0);
+    println!(
+        "{a} {b}: {} pairs, a difference named in {}, an interval without 1 in {}, --fail-on 10% passes in {} at core points, {} at all",
+        pairs.len(),
+        share(named),
+        share(missed),
+        share(gates[0]),
+        share(gates[1])
+    );
+    for (kind, mut own) in bounds {
+        own.sort_by(f64::total_cmp);
+        let at = |share: f64| 100.0 * own[(share * (own.len() - 1) as f64) as usize];
+        let within = |most: f64| own.iter().filter(|own| **own <= most).count() as f64;
+        let [three, six, twenty, thirty] =
+            [0.03, 0.06, 0.2, 0.3].map(|most| 100.0 * within(most) / own.len() as f64);
+        println!(
+            "  {kind}: {} bounds, middle {:.1} %, 90th {:.1}, 98th {:.1}; {three:.1} % of them to 3 %, {six:.1} to 6 %, {twenty:.1} to 20 %, {thirty:.1} to 30 %",
+            own.len(),
+            at(0.5),
+            at(0.9),
+            at(0.98)
+        );
+    }
     points.iter().for_each(|(point, times)| println!("  named {times} times: {point}"));
 }
 
 /// Judges pairs whose B takes longer by that fraction.
-fn found(pairs: &Pairs<'_>, slower: f64) {
-    let mut counts = Counts::new();
+fn found(pairs: &[Pair<'_>], slower: f64) {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (a, b) in pairs {
-        let b = slowed(b, slower);
-        let found = cmp(a, &b, &[], 0.0);
-        count(&mut counts, &found, |point| point.verdict == "slower");
+        for point in cmp(a, &slowed(b, slower), &[], IGNORE).points {
+            let (found, all) = counts.entry(kind(&point)).or_default();
+            *found += usize::from(point.verdict == Verdict::Slower);
+            *all += 1;
+        }
     }
-    show(&format!("{} % slower found", slower * 100.0), &counts);
+    for (kind, (found, all)) in counts {
+        let share = found as f64 / all as f64 * 100.0;
+        println!("times {:.0} % longer found, {kind}: {share:.1} % of {all}", slower * 100.0);
+    }
+}
+
+/// Compares each file with those of the ten nights before it.
+fn nights(files: &[Vec<RunRecord>]) {
+    let mut gates: BTreeMap<&str, usize> = BTreeMap::new();
+    for at in NIGHTS..files.len() {
+        let before = files[at - NIGHTS..at].concat();
+        let gate = match cmp(&before, &files[at], &[], IGNORE).gate(0.1) {
+            Gate::Passed => "passed",
+            Gate::Failed => "failed",
+            Gate::Open(_) => "open",
+        };
+        *gates.entry(gate).or_default() += 1;
+    }
+    println!("nights: {gates:?}");
 }
 
 fn slowed(records: &[RunRecord], by: f64) -> Vec<RunRecord> {

@@ -1,26 +1,40 @@
-//! Comparison of two sets of records, point by point: slower and faster points, and points without
-//! a verdict.
+//! Comparison of two sets of records, point by point: differences, and for each other point the
+//! slowdown that is excluded.
 
 use std::collections::{HashMap, HashSet};
 
-use daqmeter_record::units::{percent, plural, show_ns, significant};
+use daqmeter_record::units::{joined, percent, plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_stats::{Doubt, Effect, Point, Terms, Unit, Verdict, compare};
+use daqmeter_stats::{Doubt, Effect, Point, Terms, Unit, Verdict as Found, compare};
 use serde::Serialize;
 
-use crate::aligned::{numbers_from, wrapped};
+use crate::aligned::{asks_all, numbers_from, wrapped};
 use crate::families::etherbone::lost;
 use crate::frame::Frame;
 use crate::groups::in_groups;
-use crate::levels::{Finding, Invocation, Levels};
+use crate::levels::{Finding, Invocation, Levels, Used};
 use crate::points::{StagePoint, points_of};
 use crate::rate::{is_done, other_hosts};
 
+/// Answer of a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Slower,
+    Faster,
+    /// Not slower by more than its bound.
+    Bounded,
+    /// Its bound is above [`COMPARABLE`].
+    NotComparable,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedPoint {
+    /// Name for people.
+    pub name: String,
     /// Study, engine, parameters, stage.
     pub point: String,
-    /// What is compared: `level` or `sustained`, the mean of all time.
+    /// What is compared: `level`, `sustained`, the mean of all time, or `cpu`, CPU time in a second.
     pub time: &'static str,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,
@@ -34,10 +48,18 @@ pub struct ComparedPoint {
     pub joint: (f64, f64),
     /// Smallest slowdown that would count here, as a fraction.
     pub visible: f64,
-    /// `slower`, `faster`, `same`, `unclear`.
-    pub verdict: &'static str,
-    /// Why it is unclear; empty otherwise.
-    pub why: &'static str,
+    /// Largest slowdown that is not excluded, as a fraction.
+    pub bound: f64,
+    pub verdict: Verdict,
+    /// Why it is not comparable; empty otherwise.
+    pub why: String,
+    /// Side that is unlike the history, which the other resembles.
+    pub odd: Option<&'static str>,
+    /// Runs a side that exclude a slowdown of 10 %, if the host stays as it was.
+    pub runs: usize,
+    /// True if its nights differ too much for the gate, which then asks for a proven slowdown only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_ungated: bool,
     pub invocations: (usize, usize),
     pub history: usize,
 }
@@ -45,22 +67,22 @@ pub struct ComparedPoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conclusion {
-    /// Every point is the same within the ignored fraction.
-    Same,
-    CannotTell,
+    NoDifference,
+    /// No point can be compared.
+    NotComparable,
     /// A point differs, or B failed but A did not.
     Different,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gate {
     /// No point is slower by the gate's fraction.
     Passed,
     /// B is slower by that fraction at a point, or broken.
     Failed,
-    /// Number of points at which such a slowdown could be missed.
-    NoPower(usize),
+    /// Points at which such a slowdown is not excluded, with the number of runs a side that would.
+    Open(Vec<(String, usize)>),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -77,8 +99,8 @@ pub struct Compared {
     pub in_turn: bool,
 }
 
-/// Reason of points with losses: a slow way loses cycles, so that the rest is too fast.
-const LOST: &str = "cycles were lost";
+/// Bound from which a point is not comparable: it tells nothing about an update.
+pub(crate) const COMPARABLE: f64 = 0.3;
 
 /// Compares records A with records B. The history, of other invocations on the host of both, shows
 /// how much these differ.
@@ -89,6 +111,13 @@ pub fn cmp(a: &[RunRecord], b: &[RunRecord], history: &[RunRecord], ignore: f64)
 /// Compares records of sides that were measured in turn, at one of a number of looks.
 pub fn in_turn(a: &[RunRecord], b: &[RunRecord], ignore: f64, looks: f64) -> Compared {
     compared([a, b, &[]], Terms { ignore, looks, in_turn: true })
+}
+
+/// Point of both sides, and what is said about it.
+struct Pair<'a> {
+    point: StagePoint,
+    finding: Finding,
+    sides: [Vec<Invocation<'a>>; 2],
 }
 
 fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
@@ -113,7 +142,7 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
         });
         in_groups(all)
     });
-    let others: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] =
+    let [mut of_b, before]: [HashMap<(StagePoint, Finding), Vec<Invocation>>; 2] =
         [of_b, before].map(|found| found.into_iter().collect());
     let is_history = |invocation: &&Invocation| {
         let RunRecord { run_id, host, .. } = invocation.first;
@@ -121,33 +150,30 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
             && hosts.contains(&host.label())
             && !sides.contains(&**run_id)
     };
-    let level = |invocation: &Invocation| invocation.level.clone();
-    let pairs = of_a.iter().filter_map(|(key, invocations)| {
-        let [b, before] = &others;
-        let (b, history) = (b.get(key)?, before.get(key).map_or(&[][..], Vec::as_slice));
+    let pairs = of_a.into_iter().filter_map(|(key, a)| {
+        let (b, history) = (of_b.remove(&key)?, before.get(&key).map_or(&[][..], Vec::as_slice));
+        let levels = |own: &[Invocation]| own.iter().map(|it| it.level.clone()).collect();
         let point = Point {
-            a: invocations.iter().map(level).collect(),
-            b: b.iter().map(level).collect(),
-            history: history.iter().filter(is_history).map(level).collect(),
-            bound: invocations.iter().chain(b).map(|own| own.bound).fold(0.0, f64::max),
+            a: levels(&a),
+            b: levels(&b),
+            history: history.iter().filter(is_history).map(|it| it.level.clone()).collect(),
+            beyond: a[0].used.beyond(),
+            slowed: if terms.in_turn { [0.0; 2] } else { [&a, &b].map(|side| slowed(side)) },
         };
-        Some((key.clone(), point))
+        let (point_of, finding) = key;
+        Some((Pair { point: point_of, finding, sides: [a, b] }, point))
     });
-    let (names, pairs): (Vec<_>, Vec<Point>) = pairs.unzip();
-    let effects = compare(&pairs, terms).into_iter().zip(names);
+    let (pairs, points): (Vec<Pair>, Vec<Point>) = pairs.unzip();
     let lossy = a.iter().chain(b).filter(|record| lost(record).is_some());
     let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| named(point)).collect();
-    let described = |(effect, (point, finding)): (Option<Effect>, (StagePoint, Finding))| {
-        let mut compared = described(name(&point), finding, &effect?);
-        if lossy.contains(&point) {
-            (compared.verdict, compared.why) = ("unclear", LOST);
-        }
-        Some(compared)
-    };
+    let effects = compare(&points, terms).into_iter().zip(&pairs);
+    let described = effects.filter_map(|(effect, pair)| {
+        Some(described(pair, &effect?, terms.ignore, lossy.contains(&pair.point)))
+    });
     let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
     let mut compared = Compared {
-        conclusion: Conclusion::CannotTell,
-        points: effects.filter_map(described).collect(),
+        conclusion: Conclusion::NotComparable,
+        points: described.collect(),
         only_a: only(a, b, named),
         only_b: only(b, a, named),
         broken: broken(a, b),
@@ -157,6 +183,11 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     };
     compared.conclusion = compared.concluded();
     compared
+}
+
+/// Returns the logarithm of the factor by which others may have slowed all invocations of a side.
+fn slowed(side: &[Invocation<'_>]) -> f64 {
+    side.iter().map(|own| own.used.slowed(own.others)).fold(f64::INFINITY, f64::min)
 }
 
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
@@ -179,20 +210,20 @@ fn name(point: &StagePoint) -> String {
     format!("{point}{on}{}", point.host)
 }
 
-fn described(point: String, finding: Finding, effect: &Effect) -> ComparedPoint {
-    let (verdict, why) = match (effect.verdict, effect.doubt) {
-        (Verdict::Slower, _) => ("slower", ""),
-        (Verdict::Faster, _) => ("faster", ""),
-        (Verdict::Same, _) => ("same", ""),
-        (Verdict::Unclear, Doubt::Shared) => {
-            ("unclear", "other programs used the CPU or its core during all runs of one side")
-        }
-        (Verdict::Unclear, Doubt::Clock) => ("unclear", "the CPU clock was not measured"),
-        (Verdict::Unclear, Doubt::Spread) => ("unclear", "repeats of one side differ too much"),
+fn described(pair: &Pair<'_>, effect: &Effect, ignore: f64, is_lossy: bool) -> ComparedPoint {
+    let bound = effect.joint.1 - 1.0;
+    let why = if is_lossy { "cycles were lost".to_owned() } else { doubt(pair, effect) };
+    let verdict = match effect.verdict {
+        _ if is_lossy => Verdict::NotComparable,
+        Found::Slower => Verdict::Slower,
+        Found::Faster => Verdict::Faster,
+        Found::Bounded if bound <= COMPARABLE.max(ignore) => Verdict::Bounded,
+        Found::Bounded => Verdict::NotComparable,
     };
     ComparedPoint {
-        point,
-        time: finding.name(),
+        name: name(&pair.point),
+        point: name(&pair.point),
+        time: pair.finding.name(),
         unit: if effect.unit == Unit::Chains { "cycles" } else { "ns" },
         a_ns: effect.a,
         b_ns: effect.b,
@@ -200,10 +231,42 @@ fn described(point: String, finding: Finding, effect: &Effect) -> ComparedPoint 
         interval: effect.interval,
         joint: effect.joint,
         visible: effect.visible,
+        bound,
         verdict,
-        why,
+        why: if verdict == Verdict::NotComparable { why } else { String::new() },
+        odd: effect.odd.map(|side| SIDES[side]),
+        runs: effect.runs_for(0.1),
+        is_ungated: false,
         invocations: (effect.invocations.0, effect.invocations.1),
         history: effect.invocations.2,
+    }
+}
+
+const SIDES: [&str; 2] = ["A", "B"];
+
+/// Share of the CPUs or of the memory that others had, from which they are the reason.
+const MANY: f64 = 0.05;
+
+/// Says what makes a bound large.
+fn doubt(pair: &Pair<'_>, effect: &Effect) -> String {
+    let others = |side: &[Invocation<'_>]| side.iter().map(|own| own.others).fold(1.0, f64::min);
+    let others = pair.sides.each_ref().map(|side| others(side));
+    let worst = usize::from(others[1] > others[0]);
+    let used = pair.sides[worst][0].used;
+    let (share, side) = (percent(others[worst], 2), SIDES[worst]);
+    match effect.doubt {
+        Doubt::Shared => "other programs used the CPU or its core all the time".to_owned(),
+        Doubt::Clock => "the CPU clock was not measured".to_owned(),
+        _ if others[worst] > MANY && used == Used::Memory => {
+            format!("other programs or machines used the memory {share} % of the time in {side}")
+        }
+        _ if others[worst] > MANY => {
+            format!("other programs or machines had {share} % of the CPUs in {side}")
+        }
+        Doubt::Once => {
+            "a run measures it once, and only --history shows how runs differ".to_owned()
+        }
+        Doubt::Spread => "its own repetitions differ too much".to_owned(),
     }
 }
 
@@ -222,24 +285,49 @@ fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
     failed
 }
 
-const HEADINGS: [&str; 8] = ["verdict", "point", "time", "A", "B", "B/A", "95 %", "counts from"];
+const HEADINGS: [&str; 7] = ["verdict", "point", "A", "B", "B/A", "95 %", "at most"];
 
 impl ComparedPoint {
     fn differs(&self) -> bool {
-        matches!(self.verdict, "slower" | "faster")
+        matches!(self.verdict, Verdict::Slower | Verdict::Faster)
     }
 
     fn row(&self) -> Vec<String> {
+        let verdict = match self.verdict {
+            Verdict::Slower => "slower",
+            Verdict::Faster => "faster",
+            Verdict::Bounded => "not slower",
+            Verdict::NotComparable => "not comparable",
+        };
         vec![
-            self.verdict.to_owned(),
-            self.point.clone(),
-            self.time.to_owned(),
+            verdict.to_owned(),
+            self.name.clone(),
             show_ns(self.a_ns),
             show_ns(self.b_ns),
             shown_ratio(self.ratio),
             format!("{} - {}", shown_ratio(self.interval.0), shown_ratio(self.interval.1)),
-            format!("{} %", percent(self.visible, 2)),
+            format!("{} %", percent(self.bound, 2)),
         ]
+    }
+
+    /// Tests if B is slower by that fraction, and not because A is the odd side.
+    pub(crate) fn is_slower_by(&self, by: f64) -> bool {
+        self.verdict == Verdict::Slower && self.ratio >= 1.0 + by && self.odd != Some("A")
+    }
+
+    /// Says the answer: `slower by 3.1 % (2.6 to 3.6)`.
+    pub(crate) fn said(&self) -> String {
+        let (low, high) = self.interval;
+        let by = |word: &str, ratios: [f64; 3]| {
+            let [by, from, to] = ratios.map(|ratio| percent((ratio - 1.0).abs(), 2));
+            format!("{word} by {by} % ({from} to {to})")
+        };
+        match self.verdict {
+            Verdict::Slower => by("slower", [self.ratio, low, high]),
+            Verdict::Faster => by("faster", [self.ratio, high, low]),
+            Verdict::Bounded => format!("not slower by more than {} %", percent(self.bound, 2)),
+            Verdict::NotComparable => format!("not comparable here: {}", self.why),
+        }
     }
 }
 
@@ -250,53 +338,122 @@ fn shown_ratio(ratio: f64) -> String {
     }
 }
 
+/// Upper ends of the groups of bounds that the screen shows.
+const GROUPS: [f64; 3] = [0.03, 0.1, COMPARABLE];
+/// Most differences of the screen, and most lines of a group of names.
+const MAX_DIFFERENCES: usize = 10;
+const MAX_NAMES: usize = 8;
+
 impl Compared {
-    pub fn count(&self, verdict: &str) -> usize {
-        self.points.iter().filter(|point| point.verdict == verdict).count()
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.of(verdict).count()
     }
 
-    fn levels(&self) -> impl Iterator<Item = &ComparedPoint> {
-        self.points.iter().filter(|point| point.time == "level")
+    fn of(&self, verdict: Verdict) -> impl Iterator<Item = &ComparedPoint> {
+        self.points.iter().filter(move |point| point.verdict == verdict)
     }
 
     fn concluded(&self) -> Conclusion {
-        let differs = self.points.iter().any(ComparedPoint::differs);
-        // Sustained rates scatter too much to be the same.
-        let mut levels = self.levels().peekable();
-        if differs || !self.broken.is_empty() {
-            return Conclusion::Different;
+        let is_comparable = |point: &ComparedPoint| point.verdict != Verdict::NotComparable;
+        match () {
+            () if !self.broken.is_empty() || self.points.iter().any(ComparedPoint::differs) => {
+                Conclusion::Different
+            }
+            () if self.points.iter().any(is_comparable) => Conclusion::NoDifference,
+            () => Conclusion::NotComparable,
         }
-        let is_same = levels.peek().is_some() && levels.all(|point| point.verdict == "same");
-        if is_same { Conclusion::Same } else { Conclusion::CannotTell }
     }
 
-    /// Tests if every level has an answer.
+    /// Tests if every point has an answer: a difference, or none above the ignored fraction.
     pub fn is_decided(&self) -> bool {
-        self.levels().all(|point| point.verdict != "unclear")
+        let ignored = 1.0 + self.ignore;
+        let is_same = |(low, high): (f64, f64)| low >= 1.0 / ignored && high <= ignored;
+        let levels = self.points.iter().filter(|point| point.time == "level");
+        levels.into_iter().all(|point| point.differs() || is_same(point.joint))
     }
 
-    /// Judges a gate at that fraction: failed if B is slower by it for certain, passed if no point
-    /// can be.
+    /// Judges a gate at that fraction: failed if B is slower by it and not A the odd side, passed if
+    /// no point can be.
     pub fn gate(&self, by: f64) -> Gate {
-        let is_worse = |point: &ComparedPoint| point.verdict == "slower" && point.ratio >= 1.0 + by;
-        if self.points.iter().any(is_worse) || !self.broken.is_empty() {
+        if self.points.iter().any(|point| point.is_slower_by(by)) || !self.broken.is_empty() {
             return Gate::Failed;
         }
-        let could = |point: &&ComparedPoint| point.joint.1 >= 1.0 + by || point.why == LOST;
-        match self.levels().filter(could).count() {
-            0 => Gate::Passed,
-            missed => Gate::NoPower(missed),
-        }
+        let is_judged = |point: &&ComparedPoint| {
+            !(point.is_ungated && self.points.iter().any(|other| !other.is_ungated))
+                && point.odd != Some("A")
+        };
+        let could = |point: &&ComparedPoint| {
+            is_judged(point) && (point.bound >= by || point.verdict == Verdict::NotComparable)
+        };
+        let open = self.points.iter().filter(could);
+        let open: Vec<_> = open.map(|point| (point.name.clone(), point.runs)).collect();
+        if open.is_empty() { Gate::Passed } else { Gate::Open(open) }
     }
 
-    /// Shows the verdict, the differing points, or all, and what was not compared.
+    /// Leaves to a gate at that fraction the points at which the usual comparison of this host has
+    /// the power for it.
+    #[must_use]
+    pub fn gated_by(mut self, usual: &Compared, by: f64) -> Compared {
+        let known: HashMap<&str, f64> =
+            usual.points.iter().map(|point| (&*point.point, point.bound)).collect();
+        for point in &mut self.points {
+            point.is_ungated = known.get(&*point.point).is_some_and(|usual| *usual >= by);
+        }
+        self
+    }
+
+    /// Shows the answer, the differences, the bounds in groups, and what was not compared; or a
+    /// table of all points.
     pub fn frame(&self, all: bool) -> Frame {
-        let shown = self.points.iter().filter(|point| all || point.differs());
-        let rows: Vec<Vec<String>> = shown.map(ComparedPoint::row).collect();
-        let mut tables = numbers_from(3, &HEADINGS, rows);
+        let tables = if all || asks_all() { self.table() } else { self.groups() };
         let broken = self.broken.iter().map(|broken| wrapped(&format!("broken   {broken}"), 9));
-        tables.extend(broken.map(|line| line + "\n"));
-        Frame { answer: vec![self.verdict()], tables, notes: self.notes() }
+        let tables = tables + &broken.map(|line| line + "\n").collect::<String>();
+        let answer = [Some(self.answer()), self.odd()].into_iter().flatten().collect();
+        Frame { answer, tables, notes: self.notes() }
+    }
+
+    fn table(&self) -> String {
+        numbers_from(2, &HEADINGS, self.points.iter().map(ComparedPoint::row).collect::<Vec<_>>())
+    }
+
+    fn groups(&self) -> String {
+        let mut differing: Vec<&ComparedPoint> =
+            self.points.iter().filter(|point| point.differs()).collect();
+        differing.sort_by(|a, b| b.ratio.ln().abs().total_cmp(&a.ratio.ln().abs()));
+        let more = differing.len().saturating_sub(MAX_DIFFERENCES);
+        let shown = differing
+            .iter()
+            .take(MAX_DIFFERENCES)
+            .map(|point| format!("{}: {}", point.name, point.said()));
+        let more = (more > 0).then(|| format!("{more} more: --all"));
+        let groups = self.bounds().into_iter().map(|(bound, points)| {
+            let own = |point: &&ComparedPoint| (point.name.clone(), Some(point.bound));
+            let names = listed(points.iter().map(own).collect());
+            format!("not slower by more than {} %: {names}", percent(bound, 2))
+        });
+        let not_comparable = self.of(Verdict::NotComparable);
+        let reasons = in_groups(not_comparable.map(|point| (&point.why, point.name.clone())));
+        let reasons = reasons.into_iter().map(|(why, names)| {
+            let names = listed(names.into_iter().map(|name| (name, None)).collect());
+            format!("not comparable here, {why}: {names}")
+        });
+        let lines = shown.chain(more).chain(groups).chain(reasons);
+        lines.map(|line| wrapped(&format!(" {line}"), 3) + "\n").collect()
+    }
+
+    /// Returns the points without a difference in groups, with the largest bound of each.
+    fn bounds(&self) -> Vec<(f64, Vec<&ComparedPoint>)> {
+        let group = |point: &ComparedPoint| GROUPS.iter().position(|to| point.bound <= *to);
+        let all = in_groups(self.of(Verdict::Bounded).map(|point| (group(point), point)));
+        let mut groups: Vec<(f64, Vec<&ComparedPoint>)> = all
+            .into_iter()
+            .map(|(_, mut own)| {
+                own.sort_by(|a, b| b.bound.total_cmp(&a.bound));
+                (own[0].bound, own)
+            })
+            .collect();
+        groups.sort_by(|a, b| a.0.total_cmp(&b.0));
+        groups
     }
 
     fn notes(&self) -> Vec<String> {
@@ -308,55 +465,66 @@ impl Compared {
         };
         let left_out = (left_out > 0)
             .then(|| format!("not compared: {left_out} records that failed or were skipped"));
-        [only(&self.only_a, "A"), only(&self.only_b, "B"), left_out].into_iter().flatten().collect()
+        let ungated = self.points.iter().filter(|point| point.is_ungated);
+        let ungated = joined(ungated.map(|point| &*point.name), "; ");
+        let ungated = ungated.map(|names| {
+            format!("judged by --fail-on only if slower for certain, since nights differ: {names}")
+        });
+        let only = [only(&self.only_a, "A"), only(&self.only_b, "B")];
+        [ungated].into_iter().chain(only).chain([left_out]).flatten().collect()
     }
 
     /// Says the result in a sentence.
-    fn verdict(&self) -> String {
-        let unclear = self.levels().filter(|point| point.verdict == "unclear").count();
-        let all = self.levels().count();
-        let worst = self.levels().map(|point| point.joint.1.max(1.0 / point.joint.0) - 1.0);
-        let differing = || self.points.iter().filter(|point| point.differs());
-        match self.conclusion {
+    pub(crate) fn answer(&self) -> String {
+        let count = |verdict| self.count(verdict);
+        let (slower, faster) = (count(Verdict::Slower), count(Verdict::Faster));
+        let all = plural(self.points.len() as u64, "point");
+        let differing = match (slower, faster) {
             _ if !self.broken.is_empty() => "B failed at points where A did not".to_owned(),
-            _ if self.points.is_empty() => {
-                "cannot tell: A and B have no point in common".to_owned()
+            _ if self.points.is_empty() => return "A and B have no point in common".to_owned(),
+            (0, 0) if self.conclusion == Conclusion::NotComparable => {
+                return format!("nothing can be compared: none of {all}");
             }
-            Conclusion::Same => format!(
-                "same within {} % at {}",
-                percent(worst.fold(0.0, f64::max), 2),
-                plural(all as u64, "point")
-            ),
-            Conclusion::CannotTell => {
-                let mut reasons = self.levels().map(|point| point.why);
-                let why = reasons.find(|why| !why.is_empty()).unwrap_or_default();
-                let next = match self.in_turn {
-                    true => "Use a longer --time",
-                    false => "Repeat both sides, or use daqmeter ab",
-                };
-                format!(
-                    "cannot tell at {unclear} of {all} points, no difference at the others: {why}. {next}"
-                )
-            }
-            Conclusion::Different if differing().count() == 1 => {
-                let point = differing().next().expect("one point differs");
-                format!(
-                    "different: B is {}, {} times the time of A ({} to {}), at {}",
-                    point.verdict,
-                    shown_ratio(point.ratio),
-                    shown_ratio(point.interval.0),
-                    shown_ratio(point.interval.1),
-                    point.point.trim_end()
-                )
-            }
-            Conclusion::Different => format!(
-                "different: B is slower at {} and faster at {} of {}",
-                self.count("slower"),
-                self.count("faster"),
-                plural(self.points.len() as u64, "time")
-            ),
-        }
+            (0, 0) => "nothing is slower".to_owned(),
+            (slower, 0) => format!("B is slower at {slower} of {all}"),
+            (0, faster) => format!("nothing is slower, and B is faster at {faster} of {all}"),
+            (slower, faster) => format!("B is slower at {slower} and faster at {faster} of {all}"),
+        };
+        let bounds = self.bounds().into_iter().map(|(bound, points)| {
+            format!("{} by no more than {} %", points.len(), percent(bound, 2))
+        });
+        let bounds = joined(bounds, ", ").map(|bounds| format!("not slower: {bounds}"));
+        let rest = count(Verdict::NotComparable);
+        let rest = (rest > 0).then(|| format!("{rest} not comparable here"));
+        joined([Some(differing), bounds, rest].into_iter().flatten(), "; ").unwrap_or_default()
     }
+
+    /// Says which side the history shows to be the odd one.
+    fn odd(&self) -> Option<String> {
+        let count = |side| self.points.iter().filter(|point| point.odd == Some(side)).count();
+        let counts = SIDES.map(count);
+        let odd = usize::from(counts[1] > counts[0]);
+        let (side, other, points) = (SIDES[odd], SIDES[1 - odd], counts[odd]);
+        let history = self.points.iter().map(|point| point.history).max()?;
+        (points > 0).then(|| {
+            format!(
+                "{side} is the odd one: at {} {other} is as {history} other runs of this host",
+                plural(points as u64, "point")
+            )
+        })
+    }
+}
+
+/// Lists names with their bounds, as many as the screen has room for.
+fn listed(names: Vec<(String, Option<f64>)>) -> String {
+    let left = names.len().saturating_sub(MAX_NAMES);
+    let more = (left > 0).then(|| format!("and {left} more (--all)"));
+    let shown = |(name, bound): (String, Option<f64>)| match bound {
+        Some(bound) => format!("{name} {} %", percent(bound, 2)),
+        None => name,
+    };
+    let names = names.into_iter().take(MAX_NAMES).map(shown);
+    joined(names.chain(more), "; ").unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -366,10 +534,11 @@ mod tests {
     use super::*;
     use crate::examples::{chain, example};
 
-    /// Invocations of the example of six repetitions each, with slices. Their times have a factor.
+    /// Invocations of conversions of six repetitions each, with slices. Their times have a factor.
     fn runs(factor: f64, name: &str, count: usize) -> Vec<RunRecord> {
         let repetition = |run: usize, at: u32| {
             let mut record = example();
+            record.engine.name = "convert".into();
             record.run_id = format!("{name} {run}");
             record.time_utc = format!("2026-11-21T03:{run:02}:00.000Z");
             for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
@@ -399,17 +568,19 @@ mod tests {
         let (a, b) = (runs(1.0, "a", 1), runs(1.05, "b", 1));
         let found = plain(&a, &b);
         assert_eq!(
-            (found.count("slower"), found.conclusion),
+            (found.count(Verdict::Slower), found.conclusion),
             (4, Conclusion::Different),
             "{found:?}"
         );
         assert_eq!((found.gate(0.04), found.gate(0.08)), (Gate::Failed, Gate::Passed));
         let back = plain(&b, &a);
-        assert_eq!((back.count("faster"), back.gate(0.02)), (4, Gate::Passed));
+        assert_eq!((back.count(Verdict::Faster), back.gate(0.02)), (4, Gate::Passed));
         let same = plain(&a, &runs(1.0, "b", 1));
-        assert_eq!(same.conclusion, Conclusion::Same);
+        assert_eq!(same.conclusion, Conclusion::NoDifference);
         assert!(
-            same.frame(false).text(None).starts_with("same within 0.5"),
+            same.frame(false)
+                .text(None)
+                .starts_with("nothing is slower; not slower: 4 by no more than 1.3 %"),
             "{}",
             same.frame(false).text(None)
         );
@@ -426,9 +597,12 @@ mod tests {
             records
         };
         let found = plain(&old(1.0, "a"), &old(1.05, "b"));
-        assert_eq!((found.count("unclear"), found.conclusion), (4, Conclusion::CannotTell));
-        assert_eq!(found.gate(0.05), Gate::NoPower(4));
-        let said = "cannot tell at 4 of 4 points";
+        assert_eq!(
+            (found.count(Verdict::NotComparable), found.conclusion),
+            (4, Conclusion::NotComparable)
+        );
+        assert!(matches!(found.gate(0.05), Gate::Open(open) if open.len() == 4));
+        let said = "nothing can be compared: none of 4 points";
         assert!(found.frame(false).text(None).contains(said), "{}", found.frame(false).text(None));
         assert_eq!(plain(&old(1.0, "a"), &old(5.0, "b")).conclusion, Conclusion::Different);
     }
@@ -448,12 +622,15 @@ mod tests {
             [on("quick", runs(1.0, name, 1)), slow].concat()
         };
         let found = plain(&both("a", 1.0), &both("b", 1.1));
-        assert_eq!((found.count("slower"), found.count("same")), (4, 4), "{found:?}");
+        assert_eq!(
+            (found.count(Verdict::Slower), found.count(Verdict::Bounded)),
+            (4, 4),
+            "{found:?}"
+        );
         let is_right = |at: &&ComparedPoint| {
-            at.point.ends_with(if at.verdict == "slower" { " on slow" } else { " on quick" })
+            at.point.ends_with(if at.differs() { " on slow" } else { " on quick" })
         };
-        let levels = found.points.iter().filter(|at| at.time == "level");
-        assert_eq!(levels.filter(is_right).count(), 8, "{found:?}");
+        assert_eq!(found.points.iter().filter(is_right).count(), 8, "{found:?}");
         let only_a = plain(&both("a", 1.0), &on("quick", runs(1.0, "b", 1))).only_a;
         assert!(
             only_a.len() == 4 && only_a.iter().all(|at| at.ends_with(" on slow")),
@@ -470,6 +647,47 @@ mod tests {
         assert_eq!(cmp(&a, &b, &a, 0.02).points[0].history, 0);
     }
 
+    #[test]
+    fn a_history_shows_which_side_is_the_odd_one_and_no_gate_fails_by_an_odd_a() {
+        let (usual, odd) = (runs(1.0, "a", 1), runs(0.5, "b", 1));
+        let history = runs(1.0, "before", 6);
+        for (a, b, side) in [(&odd, &usual, "A"), (&usual, &odd, "B")] {
+            let found = cmp(a, b, &history, 0.02);
+            assert_eq!(found.points[0].odd, Some(side));
+            let text = found.frame(false).text(None);
+            assert!(text.contains(&format!("{side} is the odd one: at 4 points")), "{text}");
+            assert_eq!(found.gate(0.1), Gate::Passed);
+        }
+        assert_eq!(cmp(&odd, &usual, &[], 0.02).gate(0.1), Gate::Failed);
+    }
+
+    /// What others took may hide that B is slower, and is none if it is B's.
+    #[test]
+    fn a_point_of_several_threads_is_compared_only_as_far_as_others_left_the_cpus() {
+        let beside = |name: &str, factor: f64, share: f64| {
+            let mut records = runs(factor, name, 1);
+            for record in &mut records {
+                record.engine.name = "digitizer".into();
+                std::sync::Arc::make_mut(&mut record.host).logical_cpus = 2;
+                let own_ns = record.process_cpu.total_ns();
+                record.wall_ns = 10_000_000_000;
+                let foreign_ns = (2.0 * share * record.wall_ns as f64) as u64;
+                record.host_cpu.busy_by_cpu_ns = [(0, own_ns + foreign_ns)].into();
+            }
+            records
+        };
+        let (quiet, busy) = (beside("a", 1.0, 0.0), beside("b", 1.8, 0.5));
+        let found = plain(&quiet, &busy);
+        assert_eq!(
+            (found.conclusion, found.count(Verdict::NotComparable)),
+            (Conclusion::NotComparable, 4)
+        );
+        assert!(found.points[0].why.contains(" % of the CPUs in B"), "{}", found.points[0].why);
+        assert_eq!(plain(&quiet, &beside("b", 1.0, 0.5)).count(Verdict::Bounded), 4);
+        assert_eq!(plain(&quiet, &beside("b", 3.0, 0.5)).count(Verdict::Slower), 4);
+        assert_eq!(plain(&busy, &quiet).conclusion, Conclusion::NotComparable);
+    }
+
     /// Regression: a chain with half of its triggers stopped looked equally fast.
     #[test]
     fn a_chain_that_carries_less_is_slower() {
@@ -483,7 +701,7 @@ mod tests {
             (0..5).map(run).collect()
         };
         let found = plain(&chains(900_000, 0), &chains(450_000, 1));
-        assert_eq!(found.count("slower"), 1);
+        assert_eq!(found.count(Verdict::Slower), 1);
         assert!((found.points[0].ratio - 2.0).abs() < 0.01);
     }
 
@@ -497,22 +715,26 @@ mod tests {
         b.iter_mut().for_each(|record| record.ledgers = vec![ledger.clone()]);
         let found = plain(&a, &b);
         // Levels and means of four stages.
-        assert_eq!((found.count("unclear"), found.conclusion), (8, Conclusion::CannotTell));
-        assert_eq!((found.gate(0.5), found.points[0].why), (Gate::NoPower(4), LOST));
+        assert_eq!(
+            (found.count(Verdict::NotComparable), found.conclusion),
+            (4, Conclusion::NotComparable)
+        );
+        assert_eq!(found.points[0].why, "cycles were lost");
+        assert!(matches!(found.gate(0.5), Gate::Open(open) if open.len() == 4));
     }
 
     #[test]
     fn a_run_that_failed_is_not_compared_and_its_point_is_not_missing() {
         let a = runs(1.0, "a", 1);
         let mut b = runs(1.0, "b", 1);
-        for record in &mut b[..2] {
+        for record in &mut b[..1] {
             record.outcome = Outcome::Failed("bytes differ".into());
             record.lanes[0].stages[0].sample_ns = vec![1; 3];
         }
         let found = plain(&a, &b);
-        let is_same = |point: &ComparedPoint| point.verdict == "same" || point.time != "level";
+        let is_same = |point: &ComparedPoint| point.verdict == Verdict::Bounded;
         assert!(found.points.iter().all(is_same), "{found:?}");
-        assert_eq!((found.left_out, found.broken.len()), ((0, 2), 1));
+        assert_eq!((found.left_out, found.broken.len()), ((0, 1), 1));
         b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));
         let found = plain(&a, &b);
         assert_eq!((found.conclusion, found.gate(0.5)), (Conclusion::Different, Gate::Failed));

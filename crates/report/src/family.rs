@@ -74,13 +74,19 @@ pub(crate) fn prefixed(per_s: f64, unit: &str) -> String {
     format!("{value} {prefix}{blank}{unit}")
 }
 
-/// Kind of an engine's work, which selects the compared statistic of its times.
+/// What an engine's work uses, which decides the compared statistics and what may disturb them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Data on its way: disturbances are part of it.
-    Path,
-    /// Work of this CPU and its memory alone: disturbances come from outside.
+    /// One CPU and its memory: disturbances come from outside.
     Cpu,
+    /// One CPU and the kernel, for data on its way: disturbances are part of it.
+    Calls,
+    /// The same with a socket between two ends.
+    Sockets,
+    /// Several threads, for data on its way.
+    Threads,
+    /// A disk, for data on its way.
+    Disk,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

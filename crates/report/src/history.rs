@@ -3,11 +3,14 @@
 use std::fmt::Write;
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::show_ns;
-use daqmeter_stats::{Change, Level, MIN_STEP_VALUES, Unit, change_points, median};
+use daqmeter_record::units::{percent, show_ns};
+use daqmeter_stats::{
+    Change, Level, MIN_STEP_VALUES, Point, Terms, Unit, change_points, compare, median,
+};
 use serde::Serialize;
 
 use crate::aligned::{TextColumn, paragraphs, table};
+use crate::cmp::COMPARABLE;
 use crate::levels::{Invocation, Levels};
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,6 +47,8 @@ pub struct Trend {
     pub runs: Vec<HistoryRun>,
     /// Number of runs that are left out, because their core was shared all the time.
     pub shared: usize,
+    /// Largest slowdown of the last run against those before that is not excluded, as a fraction.
+    pub bound: f64,
     pub changes: Vec<SuddenChange>,
 }
 
@@ -57,7 +62,7 @@ impl Trend {
 /// Returns the trends of all points with at least two runs on a host. Steps up to `ignore` (0.02 is
 /// 2 %) are left out; the threshold holds for all points together.
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
-    let mut found = Vec::new();
+    let (mut found, mut compared) = (Vec::new(), Vec::new());
     for ((point, finding), all) in Levels::of(records, &[records]).findings() {
         let (shared, clean): (Vec<_>, Vec<_>) =
             all.iter().partition(|invocation| invocation.level.is_shared);
@@ -71,14 +76,35 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
             time: finding.name(),
             runs: runs_of(&invocations),
             shared,
+            bound: f64::INFINITY,
             changes: Vec::new(),
         };
-        found.extend((trend.runs.len() >= 2).then_some(trend));
+        if trend.runs.len() >= 2 {
+            found.push(trend);
+            compared.push(last_of(&invocations));
+        }
+    }
+    let terms = Terms { ignore, looks: 1.0, in_turn: false };
+    for (trend, effect) in found.iter_mut().zip(compare(&compared, terms)) {
+        trend.bound = effect.map_or(f64::INFINITY, |effect| effect.joint.1 - 1.0);
     }
     found.sort_by(|a, b| a.host.cmp(&b.host));
     let points = found.len();
     found.iter_mut().for_each(|trend| trend.changes = sudden_changes(&trend.runs, ignore, points));
     found
+}
+
+/// Compares the last invocation with those before.
+fn last_of(invocations: &[&Invocation<'_>]) -> Point {
+    let (last, before) = invocations.split_last().expect("two runs or more");
+    let slowed = |own: &&Invocation<'_>| own.used.slowed(own.others);
+    Point {
+        a: before.iter().map(|own| own.level.clone()).collect(),
+        b: vec![last.level.clone()],
+        history: Vec::new(),
+        beyond: last.used.beyond(),
+        slowed: [before.iter().map(slowed).fold(f64::INFINITY, f64::min), slowed(last)],
+    }
 }
 
 /// Returns the runs with their times at the clock that they had in the middle.
@@ -108,7 +134,7 @@ fn sudden_changes(runs: &[HistoryRun], ignore: f64, points: usize) -> Vec<Sudden
     change_points(&times, ignore, points).into_iter().map(change).collect()
 }
 
-const COLUMNS: [TextColumn<Trend>; 7] = [
+const COLUMNS: [TextColumn<Trend>; 8] = [
     ("point", |trend| trend.point.clone()),
     ("time", |trend| trend.time.to_owned()),
     ("runs", |trend| trend.runs.len().to_string()),
@@ -117,6 +143,10 @@ const COLUMNS: [TextColumn<Trend>; 7] = [
     ("last/first", |trend| {
         let [first_ns, last_ns] = trend.ends_ns();
         format!("{:.3}", last_ns / first_ns)
+    }),
+    ("not slower by", |trend| match trend.bound {
+        bound if bound <= COMPARABLE => format!("{} %", percent(bound, 2)),
+        _ => "-".to_owned(),
     }),
     ("changes", |trend| trend.changes.len().to_string()),
 ];
@@ -170,6 +200,7 @@ mod tests {
     fn twelve_runs() -> Vec<RunRecord> {
         let run = |at: u64| {
             let mut record = example();
+            record.engine.name = "convert".into();
             record.time_utc = format!("2026-11-{:02}T03:00:00.000Z", at + 1);
             record.run_id = format!("run-{at}");
             record.tool.git_revision = if at < 6 { "aaaa" } else { "bbbb" }.into();

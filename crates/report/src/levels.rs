@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
+use daqmeter_record::conditions::Taken;
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
-use crate::families::is_stream;
+use crate::families;
+use crate::family::Work;
 use crate::groups::in_groups;
 use crate::points::{Runs, StagePoint, runs_by_point, runs_of_lanes};
 use crate::samples::{mean_ns, outcome_of, stages};
@@ -17,15 +19,26 @@ use crate::samples::{mean_ns, outcome_of, stages};
 pub(crate) enum Finding {
     /// A low quantile: the work itself.
     Level,
-    /// The mean, which includes all pauses of a stream.
+    /// The mean, which includes all pauses of data that several threads or a disk move.
     Sustained,
+    /// CPU time in a second, of work that waits for its triggers.
+    Cpu,
 }
 
 impl Finding {
+    fn of(record: &RunRecord, stage: &Stage) -> Finding {
+        match families::work(record) {
+            _ if families::is_idle(record) => Finding::Cpu,
+            Work::Threads | Work::Disk if stage.bytes_per_op > 0 => Finding::Sustained,
+            _ => Finding::Level,
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Finding::Level => "level",
             Finding::Sustained => "sustained",
+            Finding::Cpu => "cpu",
         }
     }
 }
@@ -50,6 +63,8 @@ impl Neighbours {
 /// Levels of invocations of a host, by the time of their begin.
 pub(crate) struct Levels<'a> {
     hosts: HashMap<String, Neighbours>,
+    /// Share of the CPUs that others had during an invocation.
+    taken: HashMap<String, f64>,
     points: Vec<(StagePoint, Runs<'a>)>,
 }
 
@@ -58,12 +73,65 @@ pub(crate) struct Levels<'a> {
 pub(crate) struct Invocation<'a> {
     pub(crate) first: &'a RunRecord,
     pub(crate) level: Level,
-    /// Logarithm of a factor that unchanged work may differ by, beyond what its level shows.
-    pub(crate) bound: f64,
+    pub(crate) used: Used,
+    /// Share of what it used that other programs and other machines had.
+    pub(crate) others: f64,
 }
 
-/// Factor that unchanged means may differ by, and times of memory that others use all the time:
-/// their use lasts longer than an invocation.
+/// What the times of a point depend on beside its own CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Used {
+    /// Nothing.
+    Cpu,
+    /// Sockets and the scheduler between two of their ends.
+    Sockets,
+    /// Memory beyond the caches, which the CPUs of a machine share.
+    Memory,
+    /// Several CPUs, or all the time of one.
+    Cpus,
+    Disk,
+}
+
+impl Used {
+    fn of(record: &RunRecord, stage: &Stage, finding: Finding) -> Used {
+        let is_large = stage.bytes_per_op >= MEMORY_BYTES || families::is_uncached(record, stage);
+        match (families::work(record), finding) {
+            (Work::Disk, _) if !record.workload.flag("cached") => Used::Disk,
+            (_, Finding::Sustained | Finding::Cpu) => Used::Cpus,
+            (Work::Sockets, _) if record.workload.int("peer_cpu").is_ok() => Used::Cpus,
+            (Work::Sockets, Finding::Level) => Used::Sockets,
+            (_, Finding::Level) if is_large => Used::Memory,
+            (_, Finding::Level) => Used::Cpu,
+        }
+    }
+
+    /// Returns the standard deviation, as logarithm, between invocations beyond what their instances
+    /// show, by files of `quick` and of `survey`, see METHODOLOGY.
+    pub(crate) fn beyond(self) -> f64 {
+        match self {
+            Used::Cpu => 0.0,
+            Used::Sockets => 0.01,
+            Used::Memory => 0.025,
+            Used::Cpus => 0.05,
+            Used::Disk => 0.15,
+        }
+    }
+
+    /// Returns the logarithm of the factor by which others may have slowed what has that share
+    /// less.
+    pub(crate) fn slowed(self, others: f64) -> f64 {
+        match self {
+            Used::Cpu | Used::Sockets => others * BESIDE.ln(),
+            Used::Memory => others * UNSEEN.ln(),
+            Used::Cpus | Used::Disk => -(1.0 - others).max(0.01).ln(),
+        }
+    }
+}
+
+/// Factor that interrupts and caches for other programs take from slices that these did not touch.
+const BESIDE: f64 = 1.01;
+/// Factor that others' use of the memory takes at most on top of what repetitions show: it lasts
+/// longer than an invocation.
 const UNSEEN: f64 = 1.25;
 
 impl<'a> Levels<'a> {
@@ -76,18 +144,28 @@ impl<'a> Levels<'a> {
             own.extend(slices.filter(|slice| slice.chain_ns.is_some()));
         }
         let hosts = slices.into_iter().map(|(host, slices)| (host, Neighbours::of(&slices)));
-        Levels { hosts: hosts.collect(), points: runs_by_point(records) }
+        let runs = in_groups(records.iter().map(|record| (record.run_id.clone(), record)));
+        let taken = runs.into_iter().map(|(run, records)| {
+            let Taken { cpus, by_programs, by_hypervisor, .. } = Taken::from(&records, None);
+            (run, (by_programs + by_hypervisor) / cpus.max(1.0))
+        });
+        let (hosts, taken) = (hosts.collect(), taken.collect());
+        Levels { hosts, taken, points: runs_by_point(records) }
+    }
+
+    fn taken(&self, record: &RunRecord) -> f64 {
+        self.taken.get(&record.run_id).copied().unwrap_or(0.0)
     }
 
     /// Returns the points and their findings, each with its invocations in the order of time.
     pub(crate) fn findings(&self) -> Vec<((StagePoint, Finding), Vec<Invocation<'a>>)> {
         let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
-            let all = [Finding::Level, Finding::Sustained];
-            let found =
-                all.map(|finding| ((point.clone(), finding), self.invocations(runs, finding)));
-            found.into_iter().filter(|(_, invocations)| !invocations.is_empty())
+            let (record, stage) = *runs.first()?;
+            let finding = Finding::of(record, stage);
+            let found = self.invocations(runs, finding);
+            (!found.is_empty()).then(|| ((point.clone(), finding), found))
         };
-        self.points.iter().flat_map(of_point).collect()
+        self.points.iter().filter_map(of_point).collect()
     }
 
     fn invocations(&self, runs: &Runs<'a>, finding: Finding) -> Vec<Invocation<'a>> {
@@ -96,13 +174,14 @@ impl<'a> Levels<'a> {
             let (first, _) = *runs.iter().min_by_key(|(record, _)| record.time_utc.as_str())?;
             let stages: Vec<&Stage> = runs.into_iter().map(|(_, stage)| stage).collect();
             let host = self.hosts.get(&first.host.label()).copied().unwrap_or_default();
-            let level = Level::of(&repetitions(first, &stages, finding)?, host.least)?;
-            let part = match finding {
-                Finding::Sustained => 1.0,
-                Finding::Level if stages[0].bytes_per_op >= MEMORY_BYTES => host.beside,
-                Finding::Level => 0.0,
+            let waits = families::work(first) != Work::Cpu;
+            let level = Level::of(&repetitions(&stages, finding)?, host.least, waits)?;
+            let used = Used::of(first, stages[0], finding);
+            let others = match used {
+                Used::Memory => host.beside.max(self.taken(first)),
+                _ => self.taken(first),
             };
-            Some(Invocation { first, level, bound: part * UNSEEN.ln() })
+            Some(Invocation { first, level, used, others })
         };
         let mut found: Vec<Invocation<'a>> = groups.into_iter().filter_map(level).collect();
         found.sort_by(|a, b| a.first.time_utc.cmp(&b.first.time_utc));
@@ -112,25 +191,26 @@ impl<'a> Levels<'a> {
 
 /// Returns the times of each repetition of an invocation; `None` for a finding that its stages do
 /// not support.
-fn repetitions(
-    record: &RunRecord,
-    stages: &[&Stage],
-    finding: Finding,
-) -> Option<Vec<Vec<SliceTime>>> {
+fn repetitions(stages: &[&Stage], finding: Finding) -> Option<Vec<Vec<SliceTime>>> {
     let slices = |stage: &&Stage| stage.slices().collect::<Vec<_>>();
     let chain = |stage: &Stage| {
         median(&stage.slices().filter_map(|slice| slice.chain_ns).collect::<Vec<_>>())
     };
+    let mean_of = |stage: &Stage, op_ns: f64| {
+        vec![SliceTime { op_ns, chain_ns: chain(stage), ..SliceTime::default() }]
+    };
     match finding {
         Finding::Level => Some(stages.iter().map(slices).collect()),
         Finding::Sustained => {
-            let mean = |stage: &&Stage| {
-                let op_ns = mean_ns(stage)? * stage.longer();
-                Some(vec![SliceTime { op_ns, chain_ns: chain(stage), ..SliceTime::default() }])
+            let mean = |stage: &&Stage| Some(mean_of(stage, mean_ns(stage)? * stage.longer()));
+            stages.iter().map(mean).collect()
+        }
+        Finding::Cpu => {
+            let used = |stage: &&Stage| {
+                let ns = stage.end_ns.saturating_sub(stage.start_ns).max(1) as f64;
+                mean_of(stage, stage.cpu.total_ns() as f64 / ns * 1e9)
             };
-            let is_long = stages.iter().any(|stage| stage.slices.samples.len() > 1);
-            let means = || stages.iter().map(mean).collect();
-            (is_stream(record, stages[0]) && is_long).then(means).flatten()
+            Some(stages.iter().map(used).collect())
         }
     }
 }
@@ -269,8 +349,9 @@ mod tests {
 
     #[test]
     fn memory_may_differ_by_the_part_of_the_slices_beside_a_busy_sibling() {
-        let bound = |bytes_per_op| {
-            let mut record = RunRecord::new(EngineInfo::default(), Workload::default());
+        let slowed = |bytes_per_op| {
+            let engine = EngineInfo { name: "memory".into(), ..EngineInfo::default() };
+            let mut record = RunRecord::new(engine, Workload::default());
             let slices = Slices {
                 samples: vec![1; 40],
                 gap_ns: vec![9000; 40],
@@ -283,9 +364,10 @@ mod tests {
                 Stage { bytes_per_op, ops_per_sample: 1, sample_ns, slices, ..Stage::default() };
             record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
             let records = [record];
-            Levels::of(&records, &[&records]).findings()[0].1[0].bound
+            let own = Levels::of(&records, &[&records]).findings()[0].1[0].clone();
+            own.used.slowed(own.others)
         };
-        assert_eq!(bound(1 << 20), 0.0);
-        assert!((bound(64 << 20) - 1.25_f64.ln() / 4.0).abs() < 1e-9);
+        assert_eq!(slowed(1 << 20), 0.0);
+        assert!((slowed(64 << 20) - 1.25_f64.ln() / 4.0).abs() < 1e-9);
     }
 }

@@ -25,6 +25,7 @@ mod headline;
 pub mod history;
 mod html;
 mod levels;
+pub mod nightly;
 mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -1,18 +1,27 @@
-//! Comparison of two sides of many points: differences, their sizes, and the smallest visible one.
+//! Comparison of two sides of many points: differences, and for every point the largest slowdown
+//! and speed-up that its data do not exclude.
 //!
 //! Each invocation of a side gives one [`Level`]. Levels of unchanged work on an unchanged host
-//! still differ: the wider the repetitions of an invocation spread, the more. Several invocations,
-//! or a history, show that difference themselves.
+//! still differ: the wider the instances of an invocation spread, the more. Several invocations, or
+//! a history, show that difference themselves. What other programs and machines took from a side
+//! can only have slowed it.
 
-use crate::level::{Level, Unit, deviation};
+use crate::level::{Level, Unit};
 use crate::{MAD_TO_SIGMA, mad, median, sorted, trimmed};
 
-/// Probability that any point of a comparison differs by chance.
+/// Probability that any interval of a comparison misses its ratio.
 const FALSE_ALARM: f64 = 0.01;
-/// Invocations that this deviation weighs as much as.
-const PRIOR_FREEDOM: f64 = 30.0;
-/// Invocations that it weighs as much as where pairs show their own scatter.
-const PAIRED_FREEDOM: f64 = 2.0;
+/// Invocations that the deviation by the spread of instances weighs as much as.
+const PRIOR_FREEDOM: f64 = 60.0;
+/// Invocations that it weighs as much as where others show their own scatter.
+const SEEN_FREEDOM: f64 = 2.0;
+/// Fewest instances whose spread says how invocations differ, and fewest invocations that do.
+const MIN_INSTANCES: usize = 5;
+const MIN_SEEN: f64 = 5.0;
+/// Fewest invocations of a history that show which side is the odd one, and how much farther from
+/// them it lies than the other.
+const MIN_USUAL: usize = 3;
+const ODD: f64 = 3.0;
 /// A busy sibling, or a CPU that is shared, takes up to this factor.
 const SHARED: f64 = 4.0;
 /// Factor between clocks of one host, where they were not measured.
@@ -25,27 +34,31 @@ pub struct Point {
     pub b: Vec<Level>,
     /// Other invocations on the host of both sides.
     pub history: Vec<Level>,
-    /// Logarithm of a factor that unchanged work may differ by, beyond what its levels show.
-    pub bound: f64,
+    /// Standard deviation between invocations beyond what their instances show.
+    pub beyond: f64,
+    /// Logarithms of the factors by which others may have slowed A and B, beyond what their levels
+    /// show.
+    pub slowed: [f64; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Slower,
     Faster,
-    /// It differs by less than the ignored fraction.
-    Same,
-    Unclear,
+    /// No difference is proven: it is within the joint interval.
+    Bounded,
 }
 
-/// Why a verdict is unclear.
+/// What widens an interval most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// The CPU or its core was shared during all of a side.
     Shared,
     /// The clock of the CPU is not known.
     Clock,
-    /// The repetitions themselves differ.
+    /// The point has too few instances.
+    Once,
+    /// The instances themselves differ.
     Spread,
 }
 
@@ -68,12 +81,27 @@ pub struct Effect {
     pub unit: Unit,
     /// Invocations of A, of B, and of the history.
     pub invocations: (usize, usize, usize),
+    /// Number of the side that is unlike the history, which the other resembles.
+    pub odd: Option<usize>,
+}
+
+impl Effect {
+    /// Returns how many invocations a side exclude a slowdown by this fraction, if the spread is
+    /// what widens the interval.
+    pub fn runs_for(&self, by: f64) -> usize {
+        if self.doubt == Doubt::Once {
+            return MIN_INSTANCES;
+        }
+        let now = self.invocations.0.min(self.invocations.1) as f64;
+        let times = (self.joint.1 / self.ratio).ln() / by.ln_1p();
+        (now * times.powi(2)).ceil() as usize
+    }
 }
 
 /// How points are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// Differences up to this fraction are ignored.
+    /// Differences up to this fraction are not called one.
     pub ignore: f64,
     /// Number of comparisons that share the chance of a false alarm.
     pub looks: f64,
@@ -96,9 +124,12 @@ struct Difference<'a> {
     log: f64,
     /// Variance of a level times the freedom of its estimate, and that freedom.
     seen: (f64, f64),
-    prior_freedom: f64,
-    /// Part that the host may be responsible for, and why.
-    allowed: (f64, Doubt),
+    /// The same by the spread of the instances.
+    prior: (f64, f64),
+    /// Parts that the host may have slowed A and B by, and why.
+    slowed: [f64; 2],
+    doubt: Doubt,
+    odd: Option<usize>,
 }
 
 fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
@@ -107,38 +138,46 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
     }
     let ignore = terms.ignore.ln_1p();
     let found = if terms.in_turn { paired(point) } else { apart(point) };
-    let Difference { sides: [a, b], unit, log, seen, prior_freedom, allowed } = found;
+    let Difference { sides: [a, b], unit, log, seen, prior, slowed, doubt, odd } = found;
     let from = trimmed(&places(&a, unit)).mean;
     // The clock of A: chains of A, if both have them.
     let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
     let scale = median(&clock).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
-    let located = a.iter().chain(&b).filter_map(|level| level.located(unit));
-    let own = located.map(|located| deviation(located.spread).powi(2));
-    let prior = own.sum::<f64>() / (a.len() + b.len()) as f64;
-    let freedom = prior_freedom + seen.1;
-    let variance = (prior_freedom * prior + seen.0) / freedom;
+    let freedom = prior.1 + seen.1;
+    let variance = (prior.0 + seen.0) / freedom;
     let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
     let half = |chance: f64| crate::student(freedom, 1.0 - chance) * error;
-    let around = |half: f64| ((log - half).exp(), (log + half).exp());
-    let border = half(chance) + allowed.0 + point.bound;
+    let around = |half: f64| (log - half, log + half);
+    let (low, high) = around(half(chance));
+    // Who slowed B did not make it slower, and who slowed A hides that it is.
+    let (low, high) = (low - slowed[1] - point.slowed[1], high + slowed[0] + point.slowed[0]);
     let verdict = match log {
-        log if log > border + ignore => Verdict::Slower,
-        log if log < -border - ignore => Verdict::Faster,
-        log if log.abs() + border <= ignore => Verdict::Same,
-        _ => Verdict::Unclear,
+        log if low > 0.0 && log > ignore => Verdict::Slower,
+        log if high < 0.0 && log < -ignore => Verdict::Faster,
+        _ => Verdict::Bounded,
     };
+    let ratios = |(low, high): (f64, f64)| (low.exp(), high.exp());
     Some(Effect {
         a: (from + scale).exp(),
         b: (from + log + scale).exp(),
         ratio: log.exp(),
-        interval: around(half(0.05)),
-        joint: around(border),
-        visible: (border + ignore).exp_m1(),
+        interval: ratios(around(half(0.05))),
+        joint: ratios((low, high)),
+        visible: (log - low).max(ignore).exp_m1(),
         verdict,
-        doubt: allowed.1,
+        doubt,
         unit,
         invocations: (point.a.len(), point.b.len(), point.history.len()),
+        odd: odd.filter(|_| verdict != Verdict::Bounded),
     })
+}
+
+/// Returns the sum of the variances that levels have by the spread of their instances, as often as
+/// the freedom says, and the freedom.
+fn prior(levels: &[&Level], unit: Unit, freedom: f64, beyond: f64) -> (f64, f64) {
+    let located = levels.iter().filter_map(|level| level.located(unit));
+    let sum: f64 = located.map(|own| own.error.powi(2) + beyond.powi(2)).sum();
+    (freedom * sum / levels.len() as f64, freedom)
 }
 
 /// Compares sides that were measured at different times: without levels that were shared, if there
@@ -146,14 +185,34 @@ fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
 fn apart(point: &Point) -> Difference<'_> {
     let sides = [&point.a, &point.b].map(|side| clean(side));
     let [a, b] = &sides;
-    let unit = Level::steadier(a.iter().chain(b).copied().collect::<Vec<_>>());
+    let both: Vec<&Level> = a.iter().chain(b).copied().collect();
+    let unit = Level::steadier(both.clone());
     let [of_a, of_b] = [a, b].map(|side| trimmed(&places(side, unit)));
     let history = places(&clean(&point.history), unit);
     let seen = [of_a.squares(), of_b.squares(), steps(&history)];
     let seen = seen.iter().fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
-    let allowed = allowed(a, b, unit);
+    let (slowed, doubt) = slowed(a, b, unit);
+    let is_once = both.iter().any(|level| level.instances < MIN_INSTANCES);
+    // Invocations show themselves what their instances do not.
+    let is_seen = seen.1 >= MIN_SEEN && (is_once || point.beyond > 0.0);
+    let (freedom, beyond) =
+        if is_seen { (SEEN_FREEDOM, 0.0) } else { (PRIOR_FREEDOM, point.beyond) };
+    // Repetitions within one instance say nothing about the next one.
+    let (slowed, doubt) = match doubt {
+        None if is_once && !is_seen => ([f64::INFINITY; 2], Doubt::Once),
+        doubt => (slowed, doubt.unwrap_or(Doubt::Spread)),
+    };
     let log = of_b.mean - of_a.mean;
-    Difference { sides, unit, log, seen, prior_freedom: PRIOR_FREEDOM, allowed }
+    let prior = prior(&both, unit, freedom, beyond);
+    let odd = odd([of_a.mean, of_b.mean], &history);
+    Difference { sides, unit, log, seen, prior, slowed, doubt, odd }
+}
+
+/// Returns the side that lies at least [`ODD`] times as far from the history as the other.
+fn odd(sides: [f64; 2], history: &[f64]) -> Option<usize> {
+    let usual = median(history).filter(|_| history.len() >= MIN_USUAL)?;
+    let [a, b] = sides.map(|side| (side - usual).abs());
+    (0..2).find(|side| [a, b][*side] >= ODD * [b, a][*side] && a != b)
 }
 
 /// Compares sides of pairs: neighbours slow both of a pair alike. Pairs without a clock are left
@@ -173,14 +232,17 @@ fn paired(point: &Point) -> Difference<'_> {
     let steadier = chains.filter(|chains| chains.squares().0 <= ns.squares().0);
     let (unit, pairs) = steadier.map_or((Unit::Ns, ns), |chains| (Unit::Chains, chains));
     let (squares, freedom) = pairs.squares();
+    let both: Vec<&Level> = a.iter().chain(&b).copied().collect();
     Difference {
-        sides: [a, b],
         unit,
         log: pairs.mean,
         // The difference of two levels has twice the variance of one.
         seen: (squares / 2.0, freedom),
-        prior_freedom: PAIRED_FREEDOM,
-        allowed: (0.0, Doubt::Spread),
+        prior: prior(&both, unit, SEEN_FREEDOM, 0.0),
+        sides: [a, b],
+        slowed: [0.0; 2],
+        doubt: Doubt::Spread,
+        odd: None,
     }
 }
 
@@ -194,20 +256,20 @@ fn clean(levels: &[Level]) -> Vec<&Level> {
     levels.iter().filter(|level| !level.is_shared || !has_clean).collect()
 }
 
-/// Returns the part of a difference that the host may be responsible for, and why.
-fn allowed(a: &[&Level], b: &[&Level], unit: Unit) -> (f64, Doubt) {
-    let is_shared = |side: &[&Level]| side.iter().any(|level| level.is_shared);
-    if is_shared(a) || is_shared(b) {
-        return (SHARED.ln(), Doubt::Shared);
+/// Returns the parts by which the host may have slowed A and B, and why.
+fn slowed(a: &[&Level], b: &[&Level], unit: Unit) -> ([f64; 2], Option<Doubt>) {
+    let is_shared = [a, b].map(|side| side.iter().any(|level| level.is_shared));
+    if is_shared.contains(&true) {
+        return (is_shared.map(|is| if is { SHARED.ln() } else { 0.0 }), Some(Doubt::Shared));
     }
     let clock = |side: &[&Level]| {
         let known: Option<Vec<f64>> = side.iter().map(|level| level.chain()).collect();
         known.and_then(|known| median(&known))
     };
     match (unit, clock(a).zip(clock(b))) {
-        (Unit::Chains, _) => (0.0, Doubt::Spread),
-        (Unit::Ns, Some((a, b))) => ((a - b).abs(), Doubt::Spread),
-        (Unit::Ns, None) => (CLOCKS.ln(), Doubt::Clock),
+        (Unit::Chains, _) => ([0.0; 2], None),
+        (Unit::Ns, Some((a, b))) => ([(a - b).max(0.0), (b - a).max(0.0)], None),
+        (Unit::Ns, None) => ([CLOCKS.ln(); 2], Some(Doubt::Clock)),
     }
 }
 
@@ -236,7 +298,7 @@ mod tests {
     fn slower(drawn: Drawn, by: f64, random: &mut Random) -> Level {
         let mut repetitions = drawn.repetitions(random);
         repetitions.iter_mut().flatten().for_each(|slice| slice.op_ns *= by);
-        Level::of(&repetitions, Some(0.5)).unwrap()
+        Level::of(&repetitions, Some(0.5), true).unwrap()
     }
 
     fn effects(a: Drawn, b: Drawn, by: f64, runs: usize) -> Vec<Effect> {
@@ -260,7 +322,7 @@ mod tests {
         let busy = Drawn { clock: 1.2, busy: 0.6, lost: 0.2, ..QUIET };
         for (a, b) in [(QUIET, QUIET), (QUIET, busy), (busy, QUIET)] {
             let same = effects(a, b, 1.0, 1);
-            assert_eq!(share(&same, Verdict::Unclear), 1.0, "nothing is ignored: {same:?}");
+            assert_eq!(share(&same, Verdict::Bounded), 1.0, "nothing is ignored: {same:?}");
             let found = effects(a, b, 1.02, 1);
             assert!(share(&found, Verdict::Slower) > 0.9, "{found:?}");
             let covered = |effect: &&Effect| effect.interval.0 <= 1.02 && 1.02 <= effect.interval.1;
@@ -280,7 +342,7 @@ mod tests {
     fn a_side_that_was_shared_all_the_time_shows_factors_only() {
         let busy = Drawn { busy: 1.0, ..QUIET };
         let found = effects(QUIET, busy, 1.0, 1);
-        assert_eq!(share(&found, Verdict::Unclear), 1.0);
+        assert_eq!(share(&found, Verdict::Bounded), 1.0);
         assert_eq!(found[0].doubt, Doubt::Shared);
         assert_eq!(share(&effects(QUIET, busy, 5.0, 1), Verdict::Slower), 1.0);
     }
@@ -289,13 +351,13 @@ mod tests {
     fn times_without_a_clock_may_differ_by_the_clocks_of_a_host() {
         let level = |ns: f64| {
             let slice = SliceTime { ns, op_ns: ns, ..SliceTime::default() };
-            Level::of(&[vec![slice; 40]], None).unwrap()
+            Level::of(&[vec![slice; 40]], None, true).unwrap()
         };
         let found = |b: f64| {
             let point = Point { a: vec![level(100.0)], b: vec![level(b)], ..Point::default() };
             compare(&[point], terms(0.0))[0].unwrap()
         };
-        assert_eq!((found(120.0).verdict, found(120.0).doubt), (Verdict::Unclear, Doubt::Clock));
+        assert_eq!((found(120.0).verdict, found(120.0).doubt), (Verdict::Bounded, Doubt::Clock));
         assert_eq!(found(140.0).verdict, Verdict::Slower);
     }
 
@@ -314,7 +376,7 @@ mod tests {
         };
         let alone = Point { history: Vec::new(), ..point.clone() };
         let verdict = |point: Point| compare(&[point], terms(0.0))[0].unwrap().verdict;
-        assert_eq!((verdict(alone), verdict(point)), (Verdict::Slower, Verdict::Unclear));
+        assert_eq!((verdict(alone), verdict(point)), (Verdict::Slower, Verdict::Bounded));
     }
 
     #[test]
@@ -331,10 +393,10 @@ mod tests {
             compare(std::slice::from_ref(point), Terms { in_turn, ..terms(0.002) })[0].unwrap()
         };
         let (apart, paired) = (effect(&point, false), effect(&point, true));
-        assert_eq!((apart.verdict, paired.verdict), (Verdict::Unclear, Verdict::Slower));
+        assert_eq!((apart.verdict, paired.verdict), (Verdict::Bounded, Verdict::Slower));
         assert!((1.009..1.011).contains(&paired.ratio), "{paired:?}");
         let slice = SliceTime { ns: 9e9, op_ns: 9e9, ..SliceTime::default() };
-        point.a.push(Level::of(&[vec![slice; 40]], None).unwrap());
+        point.a.push(Level::of(&[vec![slice; 40]], None, true).unwrap());
         point.b.push(QUIET.level(&mut random));
         assert_eq!(effect(&point, true).ratio, paired.ratio);
         let alone = point.a.split_off(20);

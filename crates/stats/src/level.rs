@@ -11,8 +11,8 @@
 use crate::{median, quantile, sorted};
 
 /// Quantile of the slices of a repetition, and of the repetitions.
-const WITHIN: f64 = 0.25;
-const ACROSS: f64 = 0.1;
+const WITHIN: f64 = 0.5;
+const ACROSS: f64 = 0.4;
 /// Fewest slices of a repetition, and repetitions of a level, after some were left out.
 const MIN_SLICES: usize = 2;
 const MIN_REPETITIONS: usize = 5;
@@ -21,22 +21,20 @@ const MIN_REPETITIONS: usize = 5;
 const MIN_PART: usize = 4;
 /// A sibling is idle while the ratio of the probes is that near, as a fraction, to its least value.
 const IDLE: f64 = 0.04;
-/// Width of the least value, and share of a host's slices that has it. Slices below were
-/// interrupted in the chain.
+/// Width of the least value, and share of a host's slices that has it.
 const LEAST: (f64, f64) = (0.03, 0.03);
+/// Chains longer than the middle one by this factor were interrupted: 5 to 10 % of those after work
+/// with AVX-512 took 1.6 times as long on a Xeon, which looks like a sibling idler than idle.
+const INTERRUPTED: f64 = 1.3;
 /// Blocks that stand for repetitions in an invocation with one.
 const BLOCKS: usize = 8;
 /// Slices longer than this say nothing about the sibling: its state changes meanwhile.
 const LONG_NS: f64 = 2e6;
-/// Spread of repetitions, as a fraction, from which the middle one is the steadier value.
-const WIDE: f64 = 0.03;
-
-/// Factor and constant over the spread in nanoseconds up to which chains are as steady.
+/// Factor and constant over the error in nanoseconds up to which chains are as steady.
 const CHAINS_OVER_NS: (f64, f64) = (1.5, 0.001);
-/// Standard deviation of an invocation's level by the spread of its repetitions: a constant, a
-/// linear and a quadratic part, and the most that the last adds. Fitted to pairs of files, see
-/// METHODOLOGY.
-const DEVIATION: [f64; 4] = [0.0010, 0.40, 11.0, 0.6];
+/// Part of the standard deviation of an invocation's level that its repetitions do not show. It
+/// holds for pairs of files beside load and without, see METHODOLOGY.
+const FLOOR: f64 = 0.003;
 
 /// A slice of work and its probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,9 +65,11 @@ impl SliceTime {
 /// Returns the least ratio of both probes: that of an idle sibling, if it ever was idle. `None`
 /// without probes.
 pub fn least_sibling<'a>(slices: impl IntoIterator<Item = &'a SliceTime>) -> Option<f64> {
-    let clean = slices.into_iter().filter(|slice| !slice.is_lost);
-    let ratios: Vec<f64> = clean.filter_map(SliceTime::sibling).collect();
-    let ratios = sorted(&ratios);
+    let clean: Vec<_> = slices.into_iter().filter(|slice| !slice.is_lost).collect();
+    let chains: Vec<f64> = clean.iter().filter_map(|slice| slice.chain_ns).collect();
+    let longest = INTERRUPTED * median(&chains)?;
+    let whole = clean.iter().filter(|slice| slice.chain_ns.is_some_and(|ns| ns <= longest));
+    let ratios = sorted(&whole.filter_map(|slice| slice.sibling()).collect::<Vec<f64>>());
     let (width, share) = LEAST;
     let fewest = (ratios.len() as f64 * share).ceil() as usize;
     let from =
@@ -97,24 +97,28 @@ pub struct Level {
     chain: Option<f64>,
     /// True if the core or the CPU was shared in nearly all slices, so that none was left out.
     pub is_shared: bool,
+    /// Number of repetitions: each had its own memory, threads and sockets.
+    pub instances: usize,
 }
 
-/// Location and spread of one side in one unit.
+/// Location of one side in one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Located {
     /// Logarithm of the time.
     pub log: f64,
-    /// From the 10th to the 50th percentile of the repetitions, in logarithms.
-    pub spread: f64,
+    /// Standard deviation of that place, by the repetitions.
+    pub error: f64,
 }
 
 impl Level {
     /// Returns the level of one invocation's repetitions. `least` is the least ratio of the probes
-    /// on this host ([`least_sibling`]). `None` without a time.
-    pub fn of(repetitions: &[Vec<SliceTime>], least: Option<f64>) -> Option<Level> {
+    /// on this host ([`least_sibling`]). Work that `waits` gives its CPU away: all its slices count
+    /// as lost. `None` without a time.
+    pub fn of(repetitions: &[Vec<SliceTime>], least: Option<f64>, waits: bool) -> Option<Level> {
         let is_time = |slice: &SliceTime| slice.op_ns.is_finite() && slice.op_ns > 0.0;
         let usable = |all: &Vec<SliceTime>| !all.is_empty() && all.iter().all(is_time);
         let all: Vec<&Vec<SliceTime>> = repetitions.iter().filter(|all| usable(all)).collect();
+        let instances = all.len();
         let all: Vec<&[SliceTime]> = match all[..] {
             [only] => blocks(only).collect(),
             _ => all.into_iter().map(Vec::as_slice).collect(),
@@ -134,9 +138,8 @@ impl Level {
             let enough = |left: &Vec<SliceTime>| left.len() >= MIN_SLICES.min(all[0].len());
             found.filter(enough).collect()
         };
-        // Work that waits gives its CPU away: all its slices count as lost.
-        let clean = [kept(|slice| !slice.is_lost), kept(|_| true)];
-        let enough = MIN_REPETITIONS.max(all.len().div_ceil(MIN_PART)).min(all.len().max(1));
+        let clean = [kept(|slice| !slice.is_lost), if waits { kept(|_| true) } else { vec![] }];
+        let enough = MIN_REPETITIONS.max(all.len().div_ceil(MIN_PART)).min(all.len()).max(1);
         let clean = clean.into_iter().find(|left| left.len() >= enough);
         let is_shared = clean.is_none();
         let kept = clean.unwrap_or_else(|| all.iter().map(|slices| slices.to_vec()).collect());
@@ -155,7 +158,9 @@ impl Level {
         let chains = values(|slice| Some(slice.op_ns / slice.chain_ns?));
         let (chain, chains) = chain.zip(chains).unzip();
         let ns = values(|slice| Some(slice.op_ns))?;
-        let level = Level { ns, chains: chains.unwrap_or_default(), chain, is_shared };
+        let chains = chains.unwrap_or_default();
+        let instances = instances.min(ns.len());
+        let level = Level { ns, chains, chain, is_shared, instances };
         (!level.ns.is_empty()).then_some(level)
     }
 
@@ -164,20 +169,23 @@ impl Level {
         self.chain
     }
 
-    /// Returns the place of the repetitions in that unit: their tenth percentile, or for widely
-    /// spread ones the middle. `None` in chains if the clock is not known.
+    /// Returns the place of the repetitions in that unit, their 40th percentile: a state of the
+    /// host that lasts for less than a third of them does not move it. Its error is that of an order
+    /// statistic, a quarter of the way between those two binomial deviations off. `None` in chains
+    /// if the clock is not known.
     pub fn located(&self, unit: Unit) -> Option<Located> {
         let logs = if unit == Unit::Chains { &self.chains } else { &self.ns };
-        let (low, middle) = quantile(logs, ACROSS).zip(quantile(logs, 0.5))?;
-        let spread = middle - low;
-        Some(Located { log: if spread > WIDE { middle } else { low }, spread })
+        let off = 2.0 * (ACROSS * (1.0 - ACROSS) / logs.len() as f64).sqrt();
+        let at = |share: f64| quantile(logs, share);
+        let error = (at(ACROSS + off)? - at(ACROSS - off)?) / 4.0;
+        Some(Located { log: at(ACROSS)?, error: error.hypot(FLOOR) })
     }
 
     /// Returns the unit in which these levels together are steadier.
     pub fn steadier<'a>(levels: impl IntoIterator<Item = &'a Level> + Clone) -> Unit {
         let sum = |unit| -> f64 {
             let located = levels.clone().into_iter().filter_map(|level| level.located(unit));
-            located.map(|located| located.spread).sum()
+            located.map(|located| located.error).sum()
         };
         let is_known = levels.clone().into_iter().all(|level| !level.chains.is_empty());
         // With a clock that stands still, both are alike; another file may be of another clock.
@@ -189,18 +197,11 @@ impl Level {
     /// `chain_ns`, with its 95 % interval.
     pub fn shown(&self, chain_ns: Option<f64>) -> (f64, (f64, f64)) {
         let unit = if chain_ns.is_some() { Level::steadier([self]) } else { Unit::Ns };
-        let Located { log, spread } = self.located(unit).expect("a level has a time");
+        let Located { log, error } = self.located(unit).expect("a level has a time");
         let scale = if unit == Unit::Chains { chain_ns.unwrap_or(1.0) } else { 1.0 };
-        let half = 1.96 * deviation(spread);
+        let half = 1.96 * error;
         (log.exp() * scale, ((log - half).exp() * scale, (log + half).exp() * scale))
     }
-}
-
-/// Returns the standard deviation between levels of unchanged work whose repetitions have that
-/// spread, as logarithm.
-pub(crate) fn deviation(spread: f64) -> f64 {
-    let [constant, linear, quadratic, most] = DEVIATION;
-    constant + spread * (linear + (quadratic * spread).min(most))
 }
 
 fn blocks(slices: &[SliceTime]) -> impl Iterator<Item = &[SliceTime]> {
@@ -252,7 +253,7 @@ pub(crate) mod tests {
 
         pub(crate) fn level(self, random: &mut Random) -> Level {
             let repetitions = self.repetitions(random);
-            Level::of(&repetitions, Some(0.5)).unwrap()
+            Level::of(&repetitions, Some(0.5), true).unwrap()
         }
     }
 
@@ -301,7 +302,7 @@ pub(crate) mod tests {
             slice.chain_ns = Some(3000.0 * (0.1 * random.normal()).exp());
             slice.sibling_ns = None;
         }
-        let device = Level::of(&device, None).unwrap();
+        let device = Level::of(&device, None, true).unwrap();
         assert_eq!(Level::steadier([&device]), Unit::Ns);
         let mut moving = QUIET.repetitions(&mut random);
         for (at, slices) in moving.iter_mut().enumerate() {
@@ -311,7 +312,7 @@ pub(crate) mod tests {
                     (slice.op_ns * clock, slice.chain_ns.map(|ns| ns * clock));
             });
         }
-        let moving = Level::of(&moving, None).unwrap();
+        let moving = Level::of(&moving, None, true).unwrap();
         assert_eq!(Level::steadier([&level, &moving]), Unit::Chains);
     }
 
@@ -319,15 +320,15 @@ pub(crate) mod tests {
     fn older_samples_are_judged_in_blocks_and_what_is_no_time_not_at_all() {
         let old = |times: &[f64]| {
             let slice = |ns: &f64| SliceTime { ns: *ns, op_ns: *ns, ..SliceTime::default() };
-            Level::of(&[times.iter().map(slice).collect()], None)
+            Level::of(&[times.iter().map(slice).collect()], None, true)
         };
         let level = old(&[vec![1.0; 50], vec![3.0; 50]].concat()).unwrap();
         assert_eq!((level.ns.len(), level.chain()), (8, None));
-        assert!(level.located(Unit::Ns).unwrap().spread > 0.4);
+        assert!(level.located(Unit::Ns).unwrap().error > 0.2);
         assert_eq!(old(&[2.0]).unwrap().shown(None).0, 2.0);
         for bad in [&[][..], &[0.0], &[f64::NAN, 1.0], &[-1.0], &[f64::INFINITY]] {
             assert_eq!(old(bad), None);
         }
-        assert_eq!(Level::of(&[], None), None);
+        assert_eq!(Level::of(&[], None, true), None);
     }
 }

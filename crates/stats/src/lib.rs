@@ -427,11 +427,12 @@ mod tests {
             let slices: Vec<SliceTime> = row.iter().enumerate().map(slice).collect();
             let least = least_sibling(&slices);
             let halves = slices.split_at(slices.len() / 2);
-            let level = Level::of(&[halves.0.to_vec(), halves.1.to_vec()], least);
-            let other = Level::of(&[slices], None);
+            let level = Level::of(&[halves.0.to_vec(), halves.1.to_vec()], least, true);
+            let other = Level::of(&[slices], None, false);
             let point = Point {
                 a: level.clone().into_iter().collect(), b: other.clone().into_iter().collect(),
-                history: level.into_iter().chain(other).collect(), bound: 0.0,
+                history: level.into_iter().chain(other).collect(), beyond: 0.0,
+                slowed: [0.0; 2],
             };
             for in_turn in [false, true] {
                 compare(std::slice::from_ref(&point), Terms { ignore: 0.02, looks: 1.0, in_turn });

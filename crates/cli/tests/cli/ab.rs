@@ -7,11 +7,12 @@ use serde_json::Value;
 fn a_point_with_itself_is_the_same() {
     // A host's disturbance is not ten times as long on one side only.
     let text = done("ab null null --ignore 900% --time 2m");
-    assert!(text.starts_with("same within ") && text.contains("\n verdict"), "{text}");
+    let first = "nothing is slower; not slower: 1 by no more than ";
+    assert!(text.starts_with(first) && text.contains("\n verdict"), "{text}");
 }
 
 #[test]
-fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_gives_3() {
+fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_a_bound() {
     let points = ["convert function=3 samples=2000", "convert function=3 samples=16000"];
     let ab = |budget: &str| format!("ab '{}' '{}' --time {budget} --json", points[0], points[1]);
     let (text, _) = ends_with(1, &ab("2m"));
@@ -19,7 +20,10 @@ fn points_that_differ_give_1_and_lines_of_json_and_a_short_budget_gives_3() {
     let verdict = &line["points"][0]["verdict"];
     assert_eq!((&line["conclusion"], verdict), (&"different".into(), &"slower".into()));
     assert!(line["points"][0]["invocations"][0].as_u64() >= Some(4), "{line}");
-    ends_with(3, "ab null null --ignore 0% --time 1ms");
+    let (text, _) = ends_with(0, "ab null null --ignore 900% --time 1ms --json");
+    let line: Value = serde_json::from_str(text.trim_end()).unwrap();
+    assert_eq!(line["conclusion"], "no-difference");
+    assert!(line["points"][0]["bound"].as_f64() > Some(0.0), "{line}");
 }
 
 #[test]
@@ -42,7 +46,10 @@ fn two_commands_take_turns_and_the_time_of_each_run_is_kept() {
     let (few, many) = (turns(1_000), turns(100_000));
     let ab = |rest: &str| format!("ab --commands {few} {rest} --time 2m --records r.jsonl");
     let (text, _) = folder.ends_with(1, &ab(&many));
-    assert!(text.contains(" ab command ") && text.contains("different: B is slower, "), "{text}");
+    assert!(
+        text.contains(" ab command ") && text.contains("B is slower at 1 of 1 point"),
+        "{text}"
+    );
     let kept = |side: &str| {
         let lines = folder.read("r.jsonl");
         lines.lines().filter(|line| line.contains(side)).count()

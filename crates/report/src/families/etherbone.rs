@@ -14,7 +14,7 @@ use crate::rate;
 use crate::samples::{first_stage, summary};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(ENGINE, Work::Path), ("pingpong", Work::Path)],
+    engines: &[(ENGINE, Work::Sockets), ("pingpong", Work::Sockets)],
     plots: &[
         Plot { id: "eb-time", marks: |records| by_count(records, |us| us) },
         Plot { id: "eb-rate", marks: |records| by_count(records, |us| 1e3 / us) },

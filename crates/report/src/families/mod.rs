@@ -61,11 +61,20 @@ pub(crate) fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<(String, String
     (host, changes)
 }
 
-/// Tests if a stage is data on its way, which is judged by its sustained rate, too. Work of this
-/// CPU alone is not: its stalls come from outside.
-pub(crate) fn is_stream(record: &RunRecord, stage: &Stage) -> bool {
-    let work = of_engine(&record.engine.name).map_or(Work::Path, |(_, work)| work);
-    stage.bytes_per_op > 0 && work == Work::Path
+pub(crate) fn work(record: &RunRecord) -> Work {
+    of_engine(&record.engine.name).map_or(Work::Threads, |(_, work)| work)
+}
+
+/// Tests if the stores of a stage pass the caches.
+pub(crate) fn is_uncached(record: &RunRecord, stage: &Stage) -> bool {
+    const PAST: &str = "non-temporal";
+    stage.name.ends_with(PAST) || record.workload.text("store") == Ok(PAST)
+}
+
+/// Tests if work waits for triggers: its times are those of the triggers.
+pub(crate) fn is_idle(record: &RunRecord) -> bool {
+    let asked = |name| record.workload.float(name).is_ok_and(|hz| hz > 0.0);
+    ["rate_hz", "trigger_rate_hz"].into_iter().any(asked) && !record.workload.flag("unpaced")
 }
 
 pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {

@@ -21,7 +21,7 @@ use crate::parameters::pairs;
 use crate::rate::{ratio, spoken_number};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(rows::ENGINE, Work::Path), (pollution::ENGINE, Work::Path)],
+    engines: &[(rows::ENGINE, Work::Calls), (pollution::ENGINE, Work::Threads)],
     plots: &[
         Plot {
             id: "copy-latency",

@@ -20,7 +20,7 @@ use crate::rate::{self, ratio, spoken_number};
 use crate::samples::{mean_ns, samples};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(ENGINE, Work::Path)],
+    engines: &[(ENGINE, Work::Threads)],
     plots: &[
         Plot { id: "readout", marks: readout },
         Plot { id: "fusion", marks: |records| by_parameter(records, ENGINE, "block_bytes") },

@@ -13,7 +13,7 @@ use crate::family::{Family, Work};
 use crate::figures::{Mark, Plot};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(chains::ENGINE, Work::Path), ("decode", Work::Cpu)],
+    engines: &[(chains::ENGINE, Work::Threads), ("decode", Work::Cpu)],
     plots: &[
         Plot {
             id: "felix-cpu",

@@ -19,7 +19,7 @@ use crate::frame::Frame;
 use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(ENGINE, Work::Path)],
+    engines: &[(ENGINE, Work::Threads)],
     label: |record, _: &Stage| format!("path {}", name(record).unwrap_or_default()),
     in_label: &["path", "with"],
     footnote: |record| {

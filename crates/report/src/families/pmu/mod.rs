@@ -14,7 +14,7 @@ pub use heat::{Heat, heats};
 use crate::family::{Family, PlainAnswer, Work};
 
 pub(super) const FAMILY: Family = Family {
-    engines: &[(ENGINE, Work::Path)],
+    engines: &[(ENGINE, Work::Threads)],
     footnote: |record| record.sections.observed.as_deref().map(tables::footnote),
     ..Family::EMPTY
 };
