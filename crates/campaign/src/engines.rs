@@ -47,11 +47,14 @@ pub fn context(tool: Tool, command: String) -> Context {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_harness::{MAX_LANES, StepPlan};
+    use std::collections::BTreeSet;
+
+    use daqmeter_harness::{MAX_LANES, Session, StepPlan};
     use daqmeter_record::workload::NOT_IN_KEY;
-    use daqmeter_record::{Param, Workload};
+    use daqmeter_record::{EngineInfo, Lane, Param, RunRecord, Stage, Workload};
 
     use super::*;
+    use crate::PlannedPoint;
 
     fn extremes() -> Vec<Param> {
         let powers = [0, 1, 6, 16, 31, 32, 40, 57, 58, 62, 63].map(|power| 1_u64 << power);
@@ -140,6 +143,50 @@ mod tests {
             let refused = runner.measured(&digitizer.parse(&workload).unwrap(), &settings);
             let refused = refused.unwrap_err().0;
             assert!(refused.contains("`passes` is 0; the number of events"), "{refused}");
+        }
+    }
+
+    /// Makes a record of a point with the stages that it would measure, unless it is too large.
+    fn unmeasured(point: &PlannedPoint) -> RunRecord {
+        let info = EngineInfo { name: point.engine.clone(), ..EngineInfo::default() };
+        let job = engine(&point.engine).unwrap().parse(&point.workload).unwrap();
+        let is_small = job.memory_bytes.is_some_and(|bytes| bytes <= 256 << 20);
+        let sessions = if is_small { job.open().unwrap_or_default() } else { Vec::new() };
+        let stage = |name| Stage { name, ..Stage::default() };
+        let lane = |session: &Box<dyn Session>| Lane {
+            device: session.device(),
+            stages: session.stages().into_iter().map(|spec| stage(spec.name)).collect(),
+            ..Lane::default()
+        };
+        let mut record = RunRecord::new(info, job.workload);
+        record.lanes = sessions.iter().map(lane).collect();
+        record.study.clone_from(&point.study);
+        record
+    }
+
+    #[test]
+    fn points_of_shipped_plans_have_short_names_of_their_own() {
+        for plan in crate::SHIPPED_PLANS.names() {
+            let points = crate::Plan::load(plan).unwrap().points;
+            let records: Vec<RunRecord> = points.iter().map(unmeasured).collect();
+            let frame = daqmeter_report::export::stages(&records);
+            let column = |wanted: &str| {
+                let column = frame.columns.iter().find(|column| column.name == wanted).unwrap();
+                column.cells().map(ToString::to_string).collect::<Vec<_>>()
+            };
+            let names = column("name");
+            let identity = ["study", "workload", "device", "stage"].map(column);
+            let points: BTreeSet<_> =
+                (0..names.len()).map(|at| identity.each_ref().map(|of| &of[at])).collect();
+            assert!(
+                names.iter().collect::<BTreeSet<_>>().len() >= points.len(),
+                "{plan}: {names:?}"
+            );
+            let is_long = |name: &&String| name.chars().count() > 60;
+            let is_for_people = ["quick", "survey", "survey-short", "copies"].contains(&plan);
+            let long = names.iter().find(|name| is_for_people && is_long(name));
+            assert_eq!(long, None, "{plan}");
+            assert!(names.iter().all(|name| !name.contains(['_', '=', '#'])), "{plan}: {names:?}");
         }
     }
 

@@ -105,9 +105,9 @@ impl Bench {
         if self.runner.stop.is_set() {
             return Ok(());
         }
-        self.recorder.begin(&settings.study, R::KIND);
         request.check()?;
         let job = request.job()?;
+        self.recorder.begin(&job.workload);
         let time = job.workload.float("seconds").ok().map(Duration::from_secs_f64);
         self.recorder.expect(Forecast::points(1, time));
         // A first point that cannot be opened is a wrong request: nothing was measured yet.

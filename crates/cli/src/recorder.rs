@@ -14,10 +14,10 @@ use daqmeter_harness::{OpenRecord, StopFlag, Tally};
 use daqmeter_record::conditions::{Taken, pinned};
 use daqmeter_record::file::is_descriptor;
 use daqmeter_record::observed::push_or_join;
-use daqmeter_record::{Outcome, RunRecord, jsonl, sanitise};
+use daqmeter_record::{Outcome, RunRecord, Workload, jsonl, sanitise};
 use daqmeter_report::etherbone;
 use daqmeter_report::table::{ALL, ask_columns, known_columns};
-use daqmeter_report::{Frame, disturbed, headline};
+use daqmeter_report::{Frame, disturbed, headline, label};
 
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
@@ -111,8 +111,8 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn begin(&self, study: &str, engine: &str) {
-        self.progress.begin_point(format!("{} {engine}", sanitise::text(study)));
+    pub(crate) fn begin(&self, asked: &Workload) {
+        self.progress.begin_point(sanitise::text(&label(asked, "")).into_owned());
     }
 
     /// Takes one record. It is in the file when this returns, even after the reader of standard
@@ -205,7 +205,7 @@ impl Recorder {
                     tell(&format!("daqmeter: {known} of {all} points are in the file already"));
                 }
             }
-            RunnerEvent::Begins(point) => self.begin(&point.study, &point.engine),
+            RunnerEvent::Begins(point) => self.begin(&point.workload),
             RunnerEvent::Measured(record) => self.take(*record)?,
             RunnerEvent::Refused(PlannedPoint { source, workload, .. }, fault) => {
                 tell(&format!("daqmeter: {source}: {workload}: {fault}"));

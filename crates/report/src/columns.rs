@@ -10,11 +10,12 @@ use daqmeter_record::units::{plural, show_ns, significant};
 use daqmeter_record::{Ledger, RunRecord, Stage};
 
 use crate::aligned::{ALL, asked_columns};
-use crate::families::{digitizer, label};
+use crate::families::digitizer;
 use crate::groups::in_groups;
 use crate::rate::{self, shown_share};
 use crate::rows::StageRow;
 use crate::samples::cpu_fraction;
+use crate::words::label;
 
 /// Value of a table, in the order of width: a later variant can show all values of an earlier one.
 /// A missing number has its type, so that the type of a column does not depend on the records.
@@ -142,10 +143,12 @@ pub(crate) const COLUMNS: [StageColumn; 45] = [
     column("tool_version", "", About, |row| row.record.tool.version.as_str().into()),
     column("git_revision", "", About, |row| row.record.tool.git_revision.as_str().into()),
     column("", "host", About, |row| row.record.host.label().into()),
-    column("device", "device", About, |row| row.device.into()),
+    column("device", "", About, |row| row.device.into()),
     column("stage", "", About, |row| of_stage(row, |stage| stage.name.as_str().into())),
-    column("label", "stage", About, |row| of_stage(row, |stage| label(row.record, stage).into())),
-    column("point", "point", About, |row| row.point.as_str().into()),
+    column("label", "", About, |row| {
+        of_stage(row, |stage| label(&row.record.workload, &stage.name).into())
+    }),
+    column("name", "point", About, |row| row.name.as_str().into()),
     column("level_ns", "time", Ns, |row| row.level.map(|level| level.ns).into()),
     column("level_low_ns", "", Ns, |row| row.level.map(|level| level.interval.0).into()),
     column("level_high_ns", "", Ns, |row| row.level.map(|level| level.interval.1).into()),
@@ -256,12 +259,10 @@ pub(crate) fn shown(rows: &[StageRow<'_>]) -> ShownTable {
     let studies = rows.windows(2).any(|pair| pair[0].record.study != pair[1].record.study);
     let hosts =
         rows.windows(2).any(|pair| pair[0].record.host.label() != pair[1].record.host.label());
-    let points = rows.iter().any(|row| !row.point.is_empty());
     shown_of(rows, |column| match column.heading {
         "" => false,
         "study" => studies,
         "host" => hosts,
-        "point" => points,
         "lost" => rows.iter().any(|row| triggers(row).is_some()),
         _ => true,
     })
@@ -314,8 +315,10 @@ pub(crate) fn with_totals(rows: &[StageRow<'_>], mut table: ShownTable) -> Shown
             let is_done = rows.iter().all(|row| row.outcome.is_ok());
             let rate = rate::together(&stages).filter(|_| rows.len() > 1 && is_done);
             table.lines.extend(rate.map(|rate| {
-                let row =
-                    StageRow { rate, ..StageRow::new(rows[0].record, None, None, &rows[0].point) };
+                // A point of several lanes ends with its lane.
+                let point = rows[0].name.rsplit_once(", ").map_or("", |(point, _)| point);
+                let name = format!("{point}, all {all}");
+                let row = StageRow { rate, ..StageRow::new(rows[0].record, None, None, &name) };
                 let cell = |column: &&StageColumn| match column.name {
                     "device" => format!("all {all}"),
                     "label" | "stage" => column.shown(rows[0]),

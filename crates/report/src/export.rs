@@ -13,9 +13,10 @@ use daqmeter_record::{Counter, Lane, Param, RunRecord, sanitise};
 
 pub use crate::columns::Cell;
 use crate::columns::{COLUMNS, CONTEXT, StageColumn};
-use crate::families::label;
-use crate::rows::{StageRow, points, rows_of};
+use crate::names::Names;
+use crate::rows::{StageRow, rows_of};
 use crate::samples::samples as samples_of;
+use crate::words::label;
 
 impl Cell {
     pub fn int(&self) -> Option<i64> {
@@ -132,10 +133,11 @@ pub fn stages(records: &[RunRecord]) -> DataFrame {
     let names: BTreeSet<&String> = params.collect();
     let headings: Vec<String> = names.iter().map(|name| format!("param.{name}")).collect();
     let mut frame = DataFrame::new(&COLUMNS, headings.iter().map(String::as_str));
-    for (record, point) in records.iter().zip(points(records)) {
-        let mut rows = rows_of(record, &point);
+    let known = Names::of(records);
+    for record in records {
+        let mut rows = rows_of(record, &known, None);
         if rows.is_empty() {
-            rows.push(StageRow::new(record, None, None, &point));
+            rows.push(StageRow::new(record, None, None, known.of_record(record)));
         }
         for row in rows {
             let own = COLUMNS.iter().filter(|column| !column.name.is_empty());
@@ -157,7 +159,7 @@ pub fn samples(records: &[RunRecord]) -> DataFrame {
             for stage in &lane.stages {
                 let mut about = context(record, Some(lane));
                 about.extend([lane.device.as_str().into(), stage.name.as_str().into()]);
-                about.push(label(record, stage).into());
+                about.push(label(&record.workload, &stage.name).into());
                 let (ops, bytes) = (stage.ops_per_sample, stage.bytes_per_op);
                 let times = stage.sample_starts_ns().zip(&stage.sample_ns).enumerate();
                 for (index, (start_ns, ns)) in times {

@@ -1,8 +1,8 @@
 //! Contributions of a family of measurements to tables and the page: figures and answers. The list
 //! of families is in `families`.
 
+use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
-use daqmeter_record::{RunRecord, Stage};
 use serde::Serialize;
 
 use crate::figures::Plot;
@@ -17,8 +17,6 @@ pub(crate) struct Family {
     pub(crate) questions: &'static [Question],
     /// Lines of the survey's screen, in its order, for usable records.
     pub(crate) briefs: &'static [BriefOf],
-    pub(crate) label: fn(&RunRecord, &Stage) -> String,
-    pub(crate) in_label: &'static [&'static str],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
     /// Sentence that begins the screen of a verb: what its records came to, without losses.
     pub(crate) headline: fn(&[RunRecord]) -> Option<String>,
@@ -34,8 +32,6 @@ impl Family {
         plots: &[],
         questions: &[],
         briefs: &[],
-        label: |_, stage| stage.name.to_string(),
-        in_label: &[],
         footnote: |_| None,
         headline: |_| None,
     };
@@ -69,8 +65,8 @@ pub(crate) fn prefixed(per_s: f64, unit: &str) -> String {
     let prefixes = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     let (scale, prefix) =
         prefixes.into_iter().find(|(least, _)| per_s >= *least).unwrap_or((1.0, ""));
-    let (value, is_bytes) = (significant(per_s / scale, 3), unit.starts_with('B'));
-    let blank = if is_bytes || prefix.is_empty() { "" } else { " " };
+    let (value, is_word) = (significant(per_s / scale, 3), !["B/s", "Hz"].contains(&unit));
+    let blank = if is_word && !prefix.is_empty() { " " } else { "" };
     format!("{value} {prefix}{blank}{unit}")
 }
 

@@ -1,9 +1,11 @@
 //! Faults and losses of a record, in lines for people.
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 
 use daqmeter_record::{Ledger, RunRecord};
 
+use crate::names::Names;
 use crate::rate::undone;
 
 pub(crate) fn faults(record: &RunRecord) -> Vec<String> {
@@ -32,15 +34,16 @@ pub fn faults_and_ledgers(record: &RunRecord) -> Vec<String> {
 
 /// Returns the lines of each record behind its name, each once; of one record without it.
 pub(crate) fn labelled(
-    names: impl Iterator<Item = String>,
     records: &[RunRecord],
     lines: impl Fn(&RunRecord) -> Vec<String>,
 ) -> Vec<String> {
     if let [record] = records {
         return lines(record);
     }
-    let all = names.zip(records).flat_map(|(name, record)| {
-        lines(record).into_iter().map(move |line| format!("{name}: {line}"))
+    // Most records have no line, and names take time.
+    let names = &LazyCell::new(|| Names::of(records));
+    let all = records.iter().flat_map(|record| {
+        lines(record).into_iter().map(move |line| format!("{}: {line}", names.of_record(record)))
     });
     let mut seen = HashSet::new();
     all.filter(|line| seen.insert(line.clone())).collect()

@@ -12,6 +12,8 @@ use serde::Serialize;
 use crate::aligned::{TextColumn, paragraphs, table};
 use crate::cmp::COMPARABLE;
 use crate::levels::{Invocation, Levels};
+use crate::names::Names;
+use crate::points::StagePoint;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HistoryRun {
@@ -37,9 +39,11 @@ pub struct SuddenChange {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trend {
-    /// Name, or CPU model and number of CPUs.
-    pub host: String,
-    /// Study, engine, parameters, stage.
+    /// Study, engine, workload, lane and stage for programs; host: name, or CPU model and number
+    /// of CPUs.
+    #[serde(flatten)]
+    pub(crate) identity: StagePoint,
+    /// Name for people.
     pub point: String,
     /// What is shown: `level` or `sustained`, the mean of all time.
     pub time: &'static str,
@@ -62,6 +66,7 @@ impl Trend {
 /// Returns the trends of all points with at least two runs on a host. Steps up to `ignore` (0.02 is
 /// 2 %) are left out; the threshold holds for all points together.
 pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
+    let names = Names::of(records);
     let (mut found, mut compared) = (Vec::new(), Vec::new());
     for ((point, finding), all) in Levels::of(records, &[records]).findings() {
         let (shared, clean): (Vec<_>, Vec<_>) =
@@ -71,8 +76,8 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
             _ => (shared.len(), clean),
         };
         let trend = Trend {
-            point: point.to_string(),
-            host: point.host,
+            point: names.of_stage(&point).to_owned(),
+            identity: point,
             time: finding.name(),
             runs: runs_of(&invocations),
             shared,
@@ -88,7 +93,7 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     for (trend, effect) in found.iter_mut().zip(compare(&compared, terms)) {
         trend.bound = effect.map_or(f64::INFINITY, |effect| effect.joint.1 - 1.0);
     }
-    found.sort_by(|a, b| a.host.cmp(&b.host));
+    found.sort_by(|a, b| a.identity.host.cmp(&b.identity.host));
     let points = found.len();
     found.iter_mut().for_each(|trend| trend.changes = sudden_changes(&trend.runs, ignore, points));
     found
@@ -153,8 +158,8 @@ const COLUMNS: [TextColumn<Trend>; 8] = [
 
 pub fn text(trends: &[Trend]) -> String {
     let mut out = String::new();
-    for own in trends.chunk_by(|a, b| a.host == b.host) {
-        let _ = writeln!(out, "{}{}", paragraphs(&own[0].host), table(2, &COLUMNS, own));
+    for own in trends.chunk_by(|a, b| a.identity.host == b.identity.host) {
+        let _ = writeln!(out, "{}{}", paragraphs(&own[0].identity.host), table(2, &COLUMNS, own));
         for trend in own {
             out.extend(trend.changes.iter().map(|change| paragraphs(&change_text(trend, change))));
         }

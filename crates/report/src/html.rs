@@ -10,17 +10,19 @@ use minijinja::{Value, context};
 use crate::answers::answers;
 use crate::columns::shown;
 use crate::families::path::chains;
-use crate::families::{self, figures, pmu};
+use crate::families::{figures, pmu};
 use crate::faults::absent;
 use crate::figures::{Figure, commands};
 use crate::headline::disturbed;
 use crate::history::{self, Trend};
 use crate::levels::host_line;
+use crate::names::Names;
 use crate::points::middle_runs;
 use crate::rate::{above_limits, other_hosts};
 use crate::rows::{StageRow, rows_among};
 use crate::studies::ReproducedStudy;
 use crate::template::{rendered, serde};
+use crate::words::label;
 
 const PAGE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -52,7 +54,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
     let newest = if trends.is_empty() { Cow::Borrowed(records) } else { newest(records) };
     let in_table = &middle_runs(&newest)[..];
     let in_table = &in_table[..in_table.len().min(MAX_ROWS)];
-    let rows = rows_among(in_table, &newest);
+    let (rows, names) = (rows_among(in_table, &newest), Names::of(records));
     let values = context! {
         style => STYLE,
         script => SCRIPT,
@@ -76,8 +78,8 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         points => serde(shown(&rows)),
         marks => serde(rows.iter().map(mark).collect::<Vec<_>>()),
         facts => serde(facts(records)),
-        notes => notes(records),
-        ledgers => ledgers(records),
+        notes => notes(records, &names),
+        ledgers => ledgers(records, &names),
         records => records.len(),
     };
     rendered("page.html", PAGE, values)
@@ -147,10 +149,10 @@ fn title(records: &[RunRecord]) -> Option<String> {
 }
 
 /// Returns the accounts with a loss, and those that do not close.
-fn ledgers(records: &[RunRecord]) -> Vec<String> {
+fn ledgers(records: &[RunRecord], names: &Names) -> Vec<String> {
     let all = records.iter().flat_map(|record| {
         let lossy = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
-        lossy.map(|ledger| format!("{}: {ledger}", record.study))
+        lossy.map(|ledger| format!("{}: {ledger}", names.of_record(record)))
     });
     first_lines(all.collect(), "ledgers")
 }
@@ -271,14 +273,14 @@ fn huge_pages(host: &Host) -> String {
     format!("transparent: {}; {pools}", host.transparent_huge_pages)
 }
 
-fn notes(records: &[RunRecord]) -> Vec<String> {
+fn notes(records: &[RunRecord], names: &Names) -> Vec<String> {
     let mut notes: Vec<String> = absent(records).collect();
     for record in records {
         let reason = record.outcome.reason().map(str::to_owned);
         let all = record.warnings.iter().cloned().chain(reason);
-        notes.extend(all.map(|note| format!("{}: {note}", record.study)));
+        notes.extend(all.map(|note| format!("{}: {note}", names.of_record(record))));
     }
-    notes.extend(above_limits(records, families::label));
+    notes.extend(above_limits(records, label));
     notes.extend(joined(other_hosts(records), "; ").map(|others| {
         let what = "figures, answers and the block below are of the first host";
         format!("{what}; the points are also of {others}")

@@ -25,6 +25,7 @@ mod headline;
 pub mod history;
 mod html;
 mod levels;
+mod names;
 pub mod nightly;
 mod parameters;
 #[cfg(feature = "parquet")]
@@ -37,6 +38,7 @@ mod screen;
 pub mod studies;
 pub mod table;
 mod template;
+mod words;
 
 pub use answers::answers_text;
 pub use families::copy::study::{classic as copy_classic, findings, imported as copy_imported};
@@ -48,6 +50,7 @@ pub use headline::{disturbed, headline};
 pub use html::{index_page, page, page_of};
 pub use rows::rows;
 pub use screen::{host_text, survey_frame};
+pub use words::label;
 
 #[cfg(test)]
 mod tests;

@@ -1,40 +1,79 @@
-//! Parameters of workloads: differences between records, and texts for people.
+//! Parameters of workloads: pairs of records, and what tells requests apart.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use daqmeter_record::units::{show_bytes, significant};
 use daqmeter_record::workload::NOT_IN_KEY;
 use daqmeter_record::{Param, RunRecord, Workload};
 
-pub(crate) type Parameters<'a> = Vec<(&'a str, &'a Param)>;
+use crate::groups::in_groups;
+use crate::words::words;
 
-pub(crate) fn differing<'a, K: Hash + Eq>(
-    records: &[&'a RunRecord],
-    group: impl Fn(&'a RunRecord) -> K,
-) -> Vec<Parameters<'a>> {
-    let mut groups: HashMap<K, (&RunRecord, BTreeSet<&str>)> = HashMap::new();
-    // Records of one request share it, so it is compared once for each group.
-    let mut compared: HashSet<(*const RunRecord, *const Workload)> = HashSet::new();
-    for &record in records {
-        let (first, names) = groups.entry(group(record)).or_insert((record, BTreeSet::new()));
-        if !compared.insert((std::ptr::from_ref(*first), Arc::as_ptr(&record.workload))) {
-            continue;
+/// Property that may tell points apart, in the order in which they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Property<'a> {
+    Parameter(&'a str),
+    Study,
+    Lane,
+    Number,
+}
+
+/// Words of the properties of a point.
+pub(crate) type Properties<'a> = BTreeMap<Property<'a>, String>;
+
+/// Returns the parameters that identify a point, in the order of their names.
+pub(crate) fn in_key(record: &RunRecord) -> impl Iterator<Item = (&str, &Param)> {
+    let params = record.workload.params.iter().map(|(name, value)| (name.as_str(), value));
+    params.filter(|(name, _)| !NOT_IN_KEY.contains(name))
+}
+
+/// Returns the words of a record's parameters, except those of these names.
+pub(crate) fn properties<'a>(record: &'a RunRecord, but: &[&str]) -> Properties<'a> {
+    let wanted = in_key(record).filter(|(name, _)| !but.contains(name));
+    let own = wanted.map(|(name, value)| (Property::Parameter(name), words(name, value)));
+    own.filter(|(_, words)| !words.is_empty()).collect()
+}
+
+/// Returns the names of points, which differ if their properties do: behind equal names stand the
+/// words of the parameter that has the most values there, then of another one, and so on.
+pub(crate) fn told_apart(points: &[(String, Properties<'_>)]) -> Vec<String> {
+    let mut names: Vec<String> = points.iter().map(|(name, _)| name.clone()).collect();
+    // A name with words behind it may be the name of another point.
+    for _ in 0..2 {
+        for (_, own) in in_groups(names.clone().into_iter().zip(0..)) {
+            tell_apart(points, &own, &mut names);
         }
-        let (known, own) = (&first.workload.params, &record.workload.params);
-        let all = known.keys().chain(own.keys());
-        names.extend(all.filter(|name| known.get(*name) != own.get(*name)).map(String::as_str));
     }
-    let of = |record: &'a RunRecord| {
-        let names = groups.get(&group(record)).map(|(_, names)| names);
-        let differs = |name: &str| {
-            !NOT_IN_KEY.contains(&name) && names.is_some_and(|names| names.contains(name))
-        };
-        let own = record.workload.params.iter();
-        own.filter(|(name, _)| differs(name)).map(|(name, value)| (name.as_str(), value)).collect()
+    names
+}
+
+fn tell_apart(points: &[(String, Properties<'_>)], own: &[usize], names: &mut [String]) {
+    let Some(property) = most_telling(points, own) else { return };
+    let words = |at: usize| points[at].1.get(&property).map_or("", String::as_str);
+    for (words, own) in in_groups(own.iter().map(|at| (words(*at), *at))) {
+        let comma = if words.is_empty() { "" } else { ", " };
+        own.iter().for_each(|at| names[*at] += &format!("{comma}{words}"));
+        tell_apart(points, &own, names);
+    }
+}
+
+/// Returns the parameter with the most values among points, or the first other property in which
+/// they differ.
+fn most_telling<'a>(points: &[(String, Properties<'a>)], own: &[usize]) -> Option<Property<'a>> {
+    let all: BTreeSet<Property<'a>> =
+        own.iter().flat_map(|at| points[*at].1.keys().copied()).collect();
+    let values = |property| {
+        let values = own.iter().map(|at| points[*at].1.get(&property));
+        values.collect::<BTreeSet<_>>().len()
     };
-    records.iter().map(|record| of(record)).collect()
+    let counted = all.into_iter().map(|property| (values(property), property));
+    let differing = counted.filter(|(values, _)| *values > 1);
+    let (_, property) = differing.min_by_key(|(values, property)| {
+        let is_parameter = matches!(property, Property::Parameter(_));
+        (Reverse(if is_parameter { *values } else { 0 }), *property)
+    })?;
+    Some(property)
 }
 
 pub(crate) fn grouped<'a>(
@@ -63,12 +102,6 @@ pub(crate) fn pairs<'a>(
     groups.iter().filter_map(pair).collect()
 }
 
-/// Writes parameters except those of these names.
-pub(crate) fn words(parameters: &Parameters<'_>, but: &[&str]) -> String {
-    let wanted = parameters.iter().filter(|(name, _)| !but.contains(name));
-    wanted.map(|(name, value)| shown(name, value)).collect::<Vec<_>>().join(", ")
-}
-
 /// Returns records with their names, and with the parameters that distinguish equal names except
 /// the given ones. So two points with one name cannot hide each other.
 pub(crate) fn labelled<'a>(
@@ -76,21 +109,14 @@ pub(crate) fn labelled<'a>(
     name: impl Fn(&RunRecord) -> String,
     but: &[&str],
 ) -> Vec<(&'a RunRecord, String)> {
-    let all = differing(&records, &name);
-    let label = |(record, parameters): (&&'a RunRecord, &Parameters<'_>)| {
-        let words = words(parameters, but);
-        let comma = if words.is_empty() { "" } else { ", " };
-        (*record, format!("{}{comma}{words}", name(record)))
-    };
-    records.iter().zip(&all).map(label).collect()
-}
-
-fn shown(name: &str, value: &Param) -> String {
-    match (value, name.rsplit_once('_')) {
-        (Param::Int(bytes), Some((name, "bytes"))) => format!("{name} {}", show_bytes(*bytes)),
-        (Param::Float(hz), Some((name, "hz"))) => format!("{name} {} Hz", significant(*hz, 6)),
-        _ => format!("{name} {value}"),
-    }
+    // Records of one request share it, so each is described once.
+    let key = |record: &&RunRecord| (name(record), Arc::as_ptr(&record.workload));
+    let keys: Vec<_> = records.iter().map(key).collect();
+    let groups = in_groups(keys.iter().zip(&records));
+    let described = groups.iter().map(|(key, own)| (key.0.clone(), properties(own[0], but)));
+    let labels = told_apart(&described.collect::<Vec<_>>());
+    let labels: HashMap<_, _> = groups.iter().map(|(key, _)| *key).zip(labels).collect();
+    records.iter().zip(&keys).map(|(record, key)| (*record, labels[key].clone())).collect()
 }
 
 #[cfg(test)]
@@ -130,7 +156,7 @@ mod tests {
             let name = |record: &RunRecord| names[usize::from(std::ptr::eq(record, &b))].to_owned();
             labelled(vec![&a, &b], name, &["samples"]).into_iter().map(|of| of.1).collect()
         };
-        assert_eq!(named(["cast", "cast"]), ["cast, store cached", "cast, store non-temporal"]);
+        assert_eq!(named(["cast", "cast"]), ["cast, cached stores", "cast, non-temporal stores"]);
         assert_eq!(named(["cast", "scale"]), ["cast", "scale"]);
     }
 }

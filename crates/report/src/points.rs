@@ -3,12 +3,14 @@
 use std::fmt;
 
 use daqmeter_record::{Lane, RunRecord, Stage};
+use serde::Serialize;
 
 use crate::groups::in_groups;
 use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Names for programs. For people it has a name among others, see [`crate::names::Names`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub(crate) struct StagePoint {
     pub(crate) study: String,
     pub(crate) engine: String,
@@ -33,15 +35,20 @@ impl fmt::Display for StagePoint {
     }
 }
 
+impl StagePoint {
+    pub(crate) fn of(record: &RunRecord, lane: usize, stage: &str) -> StagePoint {
+        let (study, engine) = (record.study.clone(), record.engine.name.clone());
+        let (workload, stage) = (record.workload.key(), stage.to_owned());
+        StagePoint { study, engine, workload, lane, stage, host: record.host.label() }
+    }
+}
+
 pub(crate) fn points_of(record: &RunRecord) -> Vec<(StagePoint, &Stage)> {
-    let workload = record.workload.key();
+    let whole = StagePoint::of(record, 0, "");
     let lanes = record.lanes.iter().enumerate();
     let stages = lanes.flat_map(|(lane, found)| found.stages.iter().map(move |it| (lane, it)));
-    let point = |lane, stage: &Stage| {
-        let (study, engine) = (record.study.to_string(), record.engine.name.to_string());
-        let (workload, stage) = (workload.clone(), stage.name.to_string());
-        StagePoint { study, engine, workload, lane, stage, host: record.host.label() }
-    };
+    let point =
+        |lane, stage: &Stage| StagePoint { lane, stage: stage.name.clone(), ..whole.clone() };
     stages.map(|(lane, stage)| (point(lane, stage), stage)).collect()
 }
 
@@ -118,9 +125,8 @@ mod tests {
         let points = runs_by_point(&records);
         let runs: Vec<usize> = points.iter().map(|(_, runs)| runs.len()).collect();
         assert_eq!(runs, [2, 2, 2, 2, 1, 1, 1, 1]);
-        assert_eq!(
-            points[2].0.to_string(),
-            "digitizer digitizer dec_factor=1 devices='emu:ku0 emu:l0' function=4 samples=3000000 lane 1 func_readout"
-        );
+        let StagePoint { workload, lane, stage, .. } = &points[2].0;
+        let wanted = "digitizer dec_factor=1 devices='emu:ku0 emu:l0' function=4 samples=3000000";
+        assert_eq!((workload.as_str(), *lane, stage.as_str()), (wanted, 1, "func_readout"));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use daqmeter_record::units::{joined, significant};
-use daqmeter_record::{Limit, Outcome, RunRecord, Stage};
+use daqmeter_record::{Limit, Outcome, RunRecord, Stage, Workload};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
 use crate::groups::in_groups;
@@ -86,13 +86,13 @@ pub(crate) fn shown_share_of(record: &RunRecord, stage: &Stage) -> String {
 /// Returns one note on all stages that exceed their limits, by their labels; `None` without any.
 pub(crate) fn above_limits(
     records: &[RunRecord],
-    label: impl Fn(&RunRecord, &Stage) -> String,
+    label: impl Fn(&Workload, &str) -> String,
 ) -> Option<String> {
     let above = records.iter().filter(|record| is_done(record)).flat_map(|record| {
         let above = stages(record).filter(|stage| is_above(record, stage));
         above.filter_map(|stage| {
             let limit = &limit_of(record, stage)?.name;
-            Some((format!("{} (`{limit}`)", label(record, stage)), ()))
+            Some((format!("{} (`{limit}`)", label(&record.workload, &stage.name)), ()))
         })
     });
     let named = in_groups(above).into_iter().map(|(name, all)| match all.len() {
@@ -178,7 +178,7 @@ pub(crate) fn spoken_number(number: Rate, digits: i32) -> String {
 mod tests {
     use super::*;
     use crate::examples::{above_its_limit, example};
-    use crate::families::label;
+    use crate::words::label;
 
     #[test]
     fn what_is_above_its_limit_or_failed_is_used_for_nothing() {

@@ -6,10 +6,10 @@ use std::cmp::Ordering;
 use daqmeter_record::{Lane, Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, Summary};
 
-use crate::families;
 use crate::levels::{ShownLevel, ShownLevels};
-use crate::parameters::{Parameters, differing, words};
-use crate::points::points_of;
+use crate::names::Names;
+use crate::parameters::in_key;
+use crate::points::StagePoint;
 use crate::rate::{self, undone};
 use crate::samples;
 
@@ -19,9 +19,8 @@ pub struct StageRow<'a> {
     pub device: &'a str,
     /// `None` for a lane that failed before its first stage, and for a record without lanes.
     pub stage: Option<&'a Stage>,
-    /// Parameters that distinguish its workload within its study and engine; empty without a
-    /// difference.
-    pub(crate) point: String,
+    /// Name of its point, see [`Names`].
+    pub(crate) name: String,
     pub(crate) emulated: bool,
     /// Outcome of the lane, or of the record if no lane caused it.
     pub(crate) outcome: &'a Outcome,
@@ -41,7 +40,7 @@ impl<'a> StageRow<'a> {
         record: &'a RunRecord,
         lane: Option<&'a Lane>,
         stage: Option<&'a Stage>,
-        point: &str,
+        name: &str,
     ) -> StageRow<'a> {
         let outcome = lane.map_or(&record.outcome, |lane| samples::outcome_of(record, lane));
         let limit = stage.and_then(|stage| rate::limit_of(record, stage));
@@ -50,7 +49,7 @@ impl<'a> StageRow<'a> {
             record,
             device: lane.map_or("", |lane| &lane.device),
             stage,
-            point: point.to_owned(),
+            name: name.to_owned(),
             emulated: lane.map_or(record.engine.emulated, |lane| lane.is_emulated(record)),
             outcome,
             summary: stage.and_then(samples::summary).unwrap_or_default(),
@@ -83,51 +82,34 @@ pub fn rows(records: &[RunRecord]) -> Vec<StageRow<'_>> {
 
 /// Returns rows of records with the levels of all records.
 pub(crate) fn rows_among<'a>(records: &'a [RunRecord], all: &[RunRecord]) -> Vec<StageRow<'a>> {
-    let differing = differing_in_study(records);
-    let in_label = families::in_label();
-    let mut order: Vec<usize> = (0..records.len()).collect();
-    order.sort_by(|&a, &b| {
-        let names = |at: usize| (records[at].study.as_str(), records[at].engine.name.as_str());
-        let by_values = || differing[a].partial_cmp(&differing[b]).unwrap_or(Ordering::Equal);
+    let mut ordered: Vec<&RunRecord> = records.iter().collect();
+    ordered.sort_by(|a, b| {
+        let names = |of: &'a RunRecord| (of.study.as_str(), of.engine.name.as_str());
+        let by_values = || in_key(a).partial_cmp(in_key(b)).unwrap_or(Ordering::Equal);
         names(a).cmp(&names(b)).then_with(by_values)
     });
-    let levels = ShownLevels::of(all);
-    let of = |at: usize| {
-        let record = &records[at];
-        let mut rows = rows_of(record, &words(&differing[at], &in_label));
-        let points = points_of(record);
-        for row in &mut rows {
-            let is_own = |stage: &Stage| row.stage.is_some_and(|own| std::ptr::eq(own, stage));
-            let own = points.iter().find(|(_, stage)| is_own(stage));
-            row.level = own.and_then(|(point, _)| levels.get(record, point));
-        }
-        rows
-    };
-    order.into_iter().flat_map(of).collect()
+    let (names, levels) = (Names::of(all), ShownLevels::of(all));
+    ordered.into_iter().flat_map(|record| rows_of(record, &names, Some(&levels))).collect()
 }
 
-fn differing_in_study(records: &[RunRecord]) -> Vec<Parameters<'_>> {
-    let all: Vec<&RunRecord> = records.iter().collect();
-    differing(&all, |record| (&record.study, &record.engine.name))
-}
-
-/// Returns the point of each record's rows.
-pub(crate) fn points(records: &[RunRecord]) -> Vec<String> {
-    let in_label = families::in_label();
-    let all = differing_in_study(records);
-    all.iter().map(|own| words(own, &in_label)).collect()
-}
-
-/// Returns rows of a record; a lane that failed before its first stage is a row without numbers.
-pub(crate) fn rows_of<'a>(record: &'a RunRecord, point: &str) -> Vec<StageRow<'a>> {
-    let of_lane = |lane: &'a Lane| -> Vec<StageRow<'a>> {
-        let row = |stage| StageRow::new(record, Some(lane), stage, point);
+/// Returns the rows of a record, a lane that failed before its first stage without numbers.
+pub(crate) fn rows_of<'a>(
+    record: &'a RunRecord,
+    names: &Names,
+    levels: Option<&ShownLevels>,
+) -> Vec<StageRow<'a>> {
+    let of_lane = |(at, lane): (usize, &'a Lane)| -> Vec<StageRow<'a>> {
+        let row = |stage: Option<&'a Stage>| {
+            let point = StagePoint::of(record, at, stage.map_or("", |stage| &stage.name));
+            let level = levels.and_then(|levels| levels.get(record, &point));
+            StageRow { level, ..StageRow::new(record, Some(lane), stage, names.of_stage(&point)) }
+        };
         match lane.stages.is_empty() && !samples::outcome_of(record, lane).is_ok() {
             true => vec![row(None)],
             false => lane.stages.iter().map(|stage| row(Some(stage))).collect(),
         }
     };
-    record.lanes.iter().flat_map(of_lane).collect()
+    record.lanes.iter().enumerate().flat_map(of_lane).collect()
 }
 
 #[cfg(test)]
@@ -174,10 +156,10 @@ mod tests {
         (by_lane.outcome, by_lane.lanes[1].outcome) =
             (failed("emu:l0: board gone"), failed("board gone"));
         by_lane.lanes[1].stages.clear();
-        let found = rows_of(&by_ledger, "");
+        let found = rows_of(&by_ledger, &Names::of([&by_ledger]), None);
         assert!(found.iter().all(|row| row.undone() == Some(("failed", "ledger: does not close"))));
         assert!(found.iter().all(|row| row.share.is_none() && row.summary.n == 3));
-        let found = rows_of(&by_lane, "");
+        let found = rows_of(&by_lane, &Names::of([&by_lane]), None);
         assert_eq!(found.len(), 3, "a lane that never began is a row, too");
         // Regression: the healthy board was FAILED, too, without its neighbour.
         assert!(found[..2].iter().all(|row| row.undone().is_none()));
@@ -222,7 +204,8 @@ mod tests {
         let mut record = example();
         record.engine.emulated = true;
         record.lanes[1].emulated = Some(false);
-        let emulated: Vec<bool> = rows_of(&record, "").iter().map(|row| row.emulated).collect();
+        let emulated: Vec<bool> =
+            rows_of(&record, &Names::of([&record]), None).iter().map(|row| row.emulated).collect();
         assert_eq!(emulated, [true, true, false, false]);
         let csv = crate::export::samples(&[record]).csv(true);
         let count = |value: &str| csv.lines().filter(|line| line.contains(value)).count();
@@ -258,12 +241,9 @@ mod tests {
         let mut other = with(5, 4);
         other.study = "another".into();
         let records = [with(100, 4), with(9, 4), other, with(100, 3)];
-        let points: Vec<(String, String)> =
-            rows(&records).into_iter().map(|row| (row.record.study.clone(), row.point)).collect();
-        let of = |study: &str, point: &str| (study.to_owned(), point.to_owned());
-        let own = ["samples 100", "samples 9", "samples 100"].map(|point| of("digitizer", point));
-        assert_eq!(points[0], of("another", ""));
-        assert_eq!(points[1..], own);
+        let names: Vec<String> = rows(&records).into_iter().map(|row| row.name).collect();
+        let wanted = ["5 samples", "100 samples, for scale", "9 samples", "100 samples, for cast"];
+        assert_eq!(names, wanted.map(|words| format!("read-out, {words}")));
     }
 
     #[test]

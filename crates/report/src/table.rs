@@ -19,7 +19,8 @@ use crate::groups::in_groups;
 use crate::levels::host_line;
 use crate::points::middle_runs;
 use crate::rate::above_limits;
-use crate::rows::{points, rows_among};
+use crate::rows::rows_among;
+use crate::words::label;
 
 pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     let middle = middle_runs(records);
@@ -29,7 +30,7 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
     }
     let ShownTable { headings, numbers, lines, .. } = with_totals(&rows, chosen(&rows));
     // The note is the last column; a reader misses those first that other columns or lines tell.
-    let spare = ["CPU [%]", "of limit", "study", "note"];
+    let spare = ["study", "CPU [%]", "of limit", "note"];
     let (lines, left_out) = fewer(lines);
     fitted(&headings, numbers, &spare, lines) + &left_out
 }
@@ -47,11 +48,11 @@ pub fn stages(records: &[RunRecord]) -> Frame {
         [record] => notes.extend(footnotes(record)),
         // For many points, only failures and counts are shown, because other lines would hide them.
         _ => {
-            notes.extend(by_point(records, faults_and_ledgers));
-            notes.extend(by_point(records, pmu::tables::counted));
+            notes.extend(labelled(records, faults_and_ledgers));
+            notes.extend(labelled(records, pmu::tables::counted));
         }
     }
-    notes.extend(above_limits(records, families::label));
+    notes.extend(above_limits(records, label));
     notes.extend(host_line(records));
     if let (Some(cost_ns), Some(first)) = (tool::cost_ns(records), records.first()) {
         let clock_ns = significant(first.clock.overhead_ns, 2);
@@ -72,15 +73,6 @@ fn absent_lines(records: &[RunRecord]) -> Vec<String> {
         points => format!("{line} ({})", plural(points as u64, "point")),
     });
     counted.collect()
-}
-
-/// Returns the lines of each record with its study and its point, each once.
-fn by_point(records: &[RunRecord], lines: impl Fn(&RunRecord) -> Vec<String>) -> Vec<String> {
-    let names = points(records).into_iter().zip(records).map(|(point, record)| {
-        let comma = if point.is_empty() { "" } else { ", " };
-        format!("{}{comma}{point}", record.study)
-    });
-    labelled(names, records, lines)
 }
 
 /// Returns the notes on one record, a line each: faults, ledgers, counters worth a line, CPU,
@@ -131,8 +123,8 @@ pub fn markdown(records: &[RunRecord]) -> String {
     }
     let mut below = Vec::from_iter(host_line(records));
     below.extend(absent_lines(records));
-    below.extend(by_point(records, faults_and_ledgers));
-    below.extend(above_limits(records, families::label));
+    below.extend(labelled(records, faults_and_ledgers));
+    below.extend(above_limits(records, label));
     for (at, line) in below.iter().enumerate() {
         let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }

@@ -1,8 +1,8 @@
 //! Conversion of samples: rates beside their limits, and cached against non-temporal stores by
 //! footprint.
 
-use daqmeter_record::RunRecord;
 use daqmeter_record::units::{plural, show_bytes, significant};
+use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
 use super::functions;
@@ -22,8 +22,6 @@ pub(super) const FAMILY: Family = Family {
     ],
     briefs: &[around_the_caches],
     headline,
-    label: functions::label,
-    in_label: functions::IN_LABEL,
     ..Family::EMPTY
 };
 
@@ -47,7 +45,8 @@ fn drawn(records: &[RunRecord]) -> Vec<&RunRecord> {
 }
 
 fn name(record: &RunRecord) -> String {
-    first_stage(record).map_or_else(String::new, |stage| functions::label(record, stage))
+    let label = |stage: &Stage| functions::label(&record.workload, &stage.name);
+    first_stage(record).map_or_else(String::new, label)
 }
 
 fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
@@ -195,7 +194,7 @@ mod tests {
             record("a", 1000, "non-temporal", 500),
         ];
         let figure = FAMILY.plots[0].draw(&records).unwrap();
-        assert_eq!(figure.categories, ["cast, store cached", "cast, store non-temporal"]);
+        assert_eq!(figure.categories, ["cast, cached stores", "cast, non-temporal stores"]);
         assert_eq!(figure.series[0].ys, [Some(1000.0), Some(4000.0)]);
     }
 }

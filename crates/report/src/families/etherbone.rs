@@ -257,8 +257,7 @@ const SPARE: [&str; 7] =
 /// Shows the cycles, of which a narrow choice has powers of two of items; with `--all` each, and
 /// the round trips.
 pub fn cycles_shown(records: &[RunRecord]) -> Frame {
-    let names = records.iter().map(|record| record.workload.to_string());
-    let notes = labelled(names, records, faults_and_ledgers);
+    let notes = labelled(records, faults_and_ledgers);
     let mut points = cycles(records);
     let all = points.len();
     if all > MAX_ROWS && !asks_all() {

@@ -6,7 +6,7 @@ pub mod copy;
 pub(crate) mod digitizer;
 pub mod etherbone;
 pub mod felix;
-mod functions;
+pub(crate) mod functions;
 pub mod path;
 pub mod pmu;
 mod sweeps;
@@ -75,15 +75,6 @@ pub(crate) fn is_uncached(record: &RunRecord, stage: &Stage) -> bool {
 pub(crate) fn is_idle(record: &RunRecord) -> bool {
     let asked = |name| record.workload.float(name).is_ok_and(|hz| hz > 0.0);
     ["rate_hz", "trigger_rate_hz"].into_iter().any(asked) && !record.workload.flag("unpaced")
-}
-
-pub(crate) fn label(record: &RunRecord, stage: &Stage) -> String {
-    let family = of_engine(&record.engine.name).map_or(&Family::EMPTY, |(family, _)| family);
-    (family.label)(record, stage)
-}
-
-pub(crate) fn in_label() -> Vec<&'static str> {
-    FAMILIES.iter().flat_map(|family| family.in_label).copied().collect()
 }
 
 pub(crate) fn footnotes(record: &RunRecord) -> impl Iterator<Item = String> {

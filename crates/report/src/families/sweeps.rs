@@ -3,6 +3,7 @@
 
 use daqmeter_record::{RunRecord, Stage};
 
+use super::functions::short;
 use crate::family::{Brief, Family, Work, of_engine, prefixed};
 use crate::figures::{Mark, Plot};
 use crate::parameters::labelled;
@@ -83,7 +84,7 @@ pub(super) fn by_parameter<'a>(
     size: &str,
 ) -> Vec<Mark<'a>> {
     let first = |record: &RunRecord| {
-        first_stage(record).map_or_else(String::new, |stage| super::label(record, stage))
+        first_stage(record).map_or_else(String::new, |stage| short(&stage.name))
     };
     let is_sized = |record: &&RunRecord| record.workload.int(size).is_ok_and(|bytes| bytes > 0);
     let sized = of_engine(records, engine).filter(is_sized);
@@ -93,7 +94,7 @@ pub(super) fn by_parameter<'a>(
         let bytes = record.workload.int(size).unwrap_or(0) as f64;
         for stage in &record.lanes[0].stages {
             let Some(rate) = rate::of(stage) else { continue };
-            let label = super::label(record, stage) + distinction;
+            let label = short(&stage.name) + distinction;
             let mark = Mark::rate(record, &label, bytes, rate);
             marks.extend(mark.with_limit(stage, &format!("limit of {label}")));
         }

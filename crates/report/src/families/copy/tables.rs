@@ -14,6 +14,7 @@ use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
 use crate::groups::in_groups;
 use crate::rate::{self, shown_share};
+use crate::words::label;
 
 fn operation(row: &CopyRow<'_>) -> String {
     let name = function(row.direction);
@@ -167,7 +168,7 @@ pub(super) fn notes(
         let warnings = warnings.filter(|warning| !warning.contains("third of the run"));
         warnings.chain(faults_and_ledgers(record).into_iter().filter(|_| !record.outcome.is_ok()))
     });
-    let above = rate::above_limits(records, |_, stage| stage.name.clone());
+    let above = rate::above_limits(records, label);
     let all = of_records.chain(thread).chain(policies(records)).chain(above);
     let all = all.chain([null, about, compared, limit].into_iter().flatten());
     let mut seen = BTreeSet::new();

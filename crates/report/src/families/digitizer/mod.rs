@@ -32,8 +32,6 @@ pub(super) const FAMILY: Family = Family {
         ("Polling or interrupt?", None, completion_answer),
     ],
     briefs: &[interrupt, fuse],
-    label: functions::label,
-    in_label: functions::IN_LABEL,
     footnote: counted,
     headline,
 };

@@ -183,9 +183,8 @@ pub fn read_out(records: &[RunRecord]) -> Frame {
     if asks_all() {
         own().for_each(|record| tables.push_str(&host::processes(record)));
     }
-    let names = || records.iter().map(|record| record.workload.to_string());
-    let mut notes = labelled(names(), records, faults_and_ledgers);
-    notes.extend(labelled(names(), records, counted));
+    let mut notes = labelled(records, faults_and_ledgers);
+    notes.extend(labelled(records, counted));
     notes.extend(own().map(host::load).chain(own().flat_map(host::occupancy)));
     Frame::of(tables, notes)
 }

@@ -7,8 +7,8 @@ mod tables;
 
 use std::collections::BTreeMap;
 
+use daqmeter_record::RunRecord;
 use daqmeter_record::path::PathRun;
-use daqmeter_record::{RunRecord, Stage};
 
 pub(crate) use overview::chains;
 
@@ -20,8 +20,6 @@ use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Threads)],
-    label: |record, _: &Stage| format!("path {}", name(record).unwrap_or_default()),
-    in_label: &["path", "with"],
     footnote: |record| {
         let run = record.sections.path.as_deref()?;
         Some(format!("layout {}; latency: {}", run.layout, facts::latency(record, run)))
