@@ -146,11 +146,13 @@ mod tests {
         }
     }
 
-    /// Makes a record of a point with the stages that it would measure, unless it is too large.
+    /// Makes a record of a point with the stages that it would measure, unless its memory is large
+    /// or a card would have to be made.
     fn unmeasured(point: &PlannedPoint) -> RunRecord {
         let info = EngineInfo { name: point.engine.clone(), ..EngineInfo::default() };
         let job = engine(&point.engine).unwrap().parse(&point.workload).unwrap();
-        let is_small = job.memory_bytes.is_some_and(|bytes| bytes <= 256 << 20);
+        let is_small = job.memory_bytes.is_some_and(|bytes| bytes <= 256 << 20)
+            && !["readout", "path"].contains(&point.engine.as_str());
         let sessions = if is_small { job.open().unwrap_or_default() } else { Vec::new() };
         let stage = |name| Stage { name, ..Stage::default() };
         let lane = |session: &Box<dyn Session>| Lane {
@@ -167,7 +169,9 @@ mod tests {
     #[test]
     fn points_of_shipped_plans_have_short_names_of_their_own() {
         for plan in crate::SHIPPED_PLANS.names() {
-            let points = crate::Plan::load(plan).unwrap().points;
+            let mut points = crate::Plan::load(plan).unwrap().points;
+            let mut known = BTreeSet::new();
+            points.retain(|point| known.insert((point.study.clone(), point.workload.key())));
             let records: Vec<RunRecord> = points.iter().map(unmeasured).collect();
             let frame = daqmeter_report::export::stages(&records);
             let column = |wanted: &str| {

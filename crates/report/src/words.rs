@@ -14,7 +14,7 @@ use crate::family::prefixed;
 type RequestWords = (String, BTreeMap<String, Vec<Param>>, String);
 
 #[derive(Deserialize)]
-struct Words {
+struct PointWords {
     /// The first whose values fit, and whose parameters are there, names a request.
     points: Vec<RequestWords>,
     /// Words around the value of a parameter. Others have their name before it.
@@ -23,7 +23,7 @@ struct Words {
     values: BTreeMap<String, String>,
 }
 
-static WORDS: LazyLock<Words> = LazyLock::new(|| {
+static WORDS: LazyLock<PointWords> = LazyLock::new(|| {
     serde_json::from_str(include_str!("words.json")).expect("tests name points of each engine")
 });
 
