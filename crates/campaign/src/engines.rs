@@ -155,13 +155,13 @@ mod tests {
             && !["readout", "path"].contains(&point.engine.as_str());
         let sessions = if is_small { job.open().unwrap_or_default() } else { Vec::new() };
         let stage = |name| Stage { name, ..Stage::default() };
-        let lane = |session: &Box<dyn Session>| Lane {
+        let lane = |session: &dyn Session| Lane {
             device: session.device(),
             stages: session.stages().into_iter().map(|spec| stage(spec.name)).collect(),
             ..Lane::default()
         };
         let mut record = RunRecord::new(info, job.workload);
-        record.lanes = sessions.iter().map(lane).collect();
+        record.lanes = sessions.iter().map(|session| lane(&**session)).collect();
         record.study.clone_from(&point.study);
         record
     }

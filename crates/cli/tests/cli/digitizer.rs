@@ -80,7 +80,7 @@ fn records_can_be_shown_and_reported_in_every_format() {
     let folder = recorded();
     let shown = |format: &str| folder.done(&format!("report records.jsonl --format {format}"));
     assert!(shown("text").contains("read-out"));
-    assert!(shown("md").starts_with("| device |"));
+    assert!(shown("md").starts_with("| point |"));
     assert!(shown("csv").starts_with("run_id,time_utc,study"));
     assert_eq!(shown("json").lines().count(), 2);
     folder.done("report records.jsonl -o page.html");

@@ -214,7 +214,7 @@ fn a_browser_gets_the_index_and_a_report_and_a_signal_ends_the_server() {
     let index = get("/");
     assert!(index.starts_with("HTTP/1.1 200") && index.contains("a.jsonl"), "{index}");
     let page = index.split("<a href=\"").nth(1).unwrap().split('"').next().unwrap();
-    assert!(get(page).contains("tiny"));
+    assert!(get(page).contains("read 4 KiB"));
     assert!(get("/report/1").starts_with("HTTP/1.1 404"));
     server.signal("TERM");
     assert_eq!(server.end().0, Some(130));

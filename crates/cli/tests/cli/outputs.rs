@@ -192,7 +192,7 @@ fn records_are_appended_and_quiet_prints_nothing() {
     let folder = Folder::new();
     folder.write("p.toml", PLAN);
     for lines in 1..=2 {
-        assert!(folder.done("run p.toml --records r.jsonl").contains("null"));
+        assert!(folder.done("run p.toml --records r.jsonl").contains("the tool's own loop"));
         assert_eq!(folder.read("r.jsonl").lines().count(), lines);
     }
     let quiet = folder.ends_with(0, "run p.toml -q --records r.jsonl");
@@ -284,7 +284,7 @@ fn a_narrow_table_names_the_columns_that_it_leaves_out_and_others_can_be_chosen(
         common::stdout(&out)
     };
     let text = shown("report a.jsonl --format text");
-    assert!(text.contains("left out: CPU [%]") && text.contains("all boards"), "{text}");
+    assert!(text.contains("left out: CPU [%]") && text.contains("cast, all"), "{text}");
     let chosen = shown("report a.jsonl --format text --columns device,n,rate_bytes_per_s");
     assert!(chosen.contains(" device      n   MB/s\n"), "{chosen}");
 }
