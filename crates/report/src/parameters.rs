@@ -61,19 +61,16 @@ fn tell_apart(points: &[(String, Properties<'_>)], own: &[usize], names: &mut [S
 /// Returns the parameter with the most values among points, or the first other property in which
 /// they differ.
 fn most_telling<'a>(points: &[(String, Properties<'a>)], own: &[usize]) -> Option<Property<'a>> {
-    let all: BTreeSet<Property<'a>> =
-        own.iter().flat_map(|at| points[*at].1.keys().copied()).collect();
-    let values = |property| {
-        let values = own.iter().map(|at| points[*at].1.get(&property));
+    let all: BTreeSet<_> = own.iter().flat_map(|at| points[*at].1.keys().copied()).collect();
+    let values = |property: &Property<'_>| {
+        let values = own.iter().map(|at| points[*at].1.get(property));
         values.collect::<BTreeSet<_>>().len()
     };
-    let counted = all.into_iter().map(|property| (values(property), property));
-    let differing = counted.filter(|(values, _)| *values > 1);
-    let (_, property) = differing.min_by_key(|(values, property)| {
-        let is_parameter = matches!(property, Property::Parameter(_));
-        (Reverse(if is_parameter { *values } else { 0 }), *property)
-    })?;
-    Some(property)
+    // Of equals the first is taken.
+    all.into_iter().filter(|property| values(property) > 1).min_by_key(|property| match property {
+        Property::Parameter(_) => Reverse(values(property)),
+        _ => Reverse(0),
+    })
 }
 
 pub(crate) fn grouped<'a>(

@@ -31,13 +31,12 @@ static WORDS: LazyLock<PointWords> = LazyLock::new(|| {
 pub fn label(asked: &Workload, stage: &str) -> String {
     let stage = functions::label(asked, stage);
     let all = asked.clone().with("stage", stage.as_str());
-    let is = |name: &String, values: &Vec<Param>| {
+    let is = |(name, values): (&String, &Vec<Param>)| {
         all.params.get(name).is_some_and(|own| values.contains(own))
     };
-    let own = WORDS.points.iter().filter(|(engine, wanted, _)| {
-        *engine == asked.kind && wanted.iter().all(|(name, values)| is(name, values))
-    });
-    let words = own.filter_map(|(.., words)| filled(words, &all)).next();
+    let of_engine = WORDS.points.iter().filter(|(engine, ..)| *engine == asked.kind);
+    let mut own = of_engine.filter(|(_, wanted, _)| wanted.iter().all(is));
+    let words = own.find_map(|(.., words)| filled(words, &all));
     let words = words.unwrap_or(if stage.is_empty() { plain(&asked.kind) } else { plain(&stage) });
     let label = words.trim_end_matches(", ");
     match asked.int("lanes") {
@@ -62,7 +61,7 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// Writes the value of a parameter.
-pub(crate) fn shown(name: &str, value: &Param) -> String {
+fn shown(name: &str, value: &Param) -> String {
     match (value, parts(name).1) {
         (Param::Int(number), "function") => functions::of_number(*number),
         (Param::Int(bytes), "bytes") => show_bytes(*bytes),

@@ -1,8 +1,8 @@
 //! Conversion of samples: rates beside their limits, and cached against non-temporal stores by
 //! footprint.
 
+use daqmeter_record::RunRecord;
 use daqmeter_record::units::{plural, show_bytes, significant};
-use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::Rate;
 
 use super::functions;
@@ -45,8 +45,7 @@ fn drawn(records: &[RunRecord]) -> Vec<&RunRecord> {
 }
 
 fn name(record: &RunRecord) -> String {
-    let label = |stage: &Stage| functions::label(&record.workload, &stage.name);
-    first_stage(record).map_or_else(String::new, label)
+    functions::label(&record.workload, first_stage(record).map_or("", |stage| &stage.name))
 }
 
 fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
