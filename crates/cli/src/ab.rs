@@ -126,7 +126,7 @@ fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> 
         ..request
     };
     let point = |programs: &[PathBuf; 2], requests: [PointRequest; 2]| {
-        let name = requests[0].workload.to_string();
+        let name = daqmeter_report::label(&requests[0].workload, "");
         let [of_a, of_b] = requests.map(placed);
         let [a, b] = programs.clone();
         (name, named([AbWork::Point(a, of_a), AbWork::Point(b, of_b)], PATIENCE))

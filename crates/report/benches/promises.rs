@@ -32,12 +32,9 @@ const IGNORE: f64 = 0.02;
 /// Nights that a file is compared with.
 const NIGHTS: usize = 10;
 const SLOWER: [f64; 3] = [0.02, 0.03, 0.1];
-/// Kinds of points, and the text that tells them.
-const KINDS: [(&str, &[&str]); 3] = [
-    ("memory", &["67108864", "non-temporal"]),
-    ("round trips", &["etherbone", "pingpong"]),
-    ("core", &[" null", " convert", " memory", " copy"]),
-];
+/// Kinds of points, by engine.
+const KINDS: [(&str, &[&str]); 2] =
+    [("round trips", &["etherbone", "pingpong"]), ("core", &["null", "convert", "memory", "copy"])];
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -127,8 +124,12 @@ fn read(path: &Path) -> Vec<RunRecord> {
 type Pair<'a> = (&'a Vec<RunRecord>, &'a Vec<RunRecord>);
 
 fn kind(point: &ComparedPoint) -> &'static str {
-    let is = |words: &&[&str]| words.iter().any(|word| point.point.contains(word));
-    KINDS.iter().find(|(_, words)| is(words)).map_or("others", |(name, _)| name)
+    let identity = &point.identity;
+    if identity.stage.contains("non-temporal") || identity.workload.contains("67108864") {
+        return "memory";
+    }
+    let is = |engines: &&[&str]| engines.contains(&&*identity.engine);
+    KINDS.iter().find(|(_, engines)| is(engines)).map_or("others", |(name, _)| name)
 }
 
 /// Judges pairs without a change: names of differences, bounds by kind, gates.

@@ -277,7 +277,10 @@ fn row_by_row(
 pub fn wrapped(text: &str, indent: usize) -> String {
     match window() {
         Some(columns) => {
-            text.lines().map(|line| folded(line, columns, indent)).collect::<Vec<_>>().join("\n")
+            // A number keeps its per cent.
+            let text = text.replace(" %", &format!("{NO_BREAK}%"));
+            let lines = text.lines().map(|line| folded(line, columns, indent));
+            lines.collect::<Vec<_>>().join("\n").replace(NO_BREAK, " ")
         }
         None => text.to_owned(),
     }

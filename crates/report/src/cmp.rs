@@ -5,14 +5,15 @@ use std::collections::{HashMap, HashSet};
 
 use daqmeter_record::units::{joined, percent, plural, show_ns, significant};
 use daqmeter_record::{Outcome, RunRecord};
-use daqmeter_stats::{Doubt, Effect, Point, Terms, Unit, Verdict as Found, compare};
+use daqmeter_stats::{Doubt, Effect, MIN_INSTANCES, Point, Terms, Unit, Verdict as Found, compare};
 use serde::Serialize;
 
 use crate::aligned::{asks_all, numbers_from, wrapped};
 use crate::families::etherbone::lost;
 use crate::frame::Frame;
 use crate::groups::in_groups;
-use crate::levels::{Finding, Invocation, Levels, Used};
+use crate::levels::{Finding, Invocation, Levels, MANY, Used};
+use crate::names::Names;
 use crate::points::{StagePoint, points_of};
 use crate::rate::{is_done, other_hosts};
 
@@ -31,9 +32,9 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedPoint {
     /// Name for people.
-    pub name: String,
-    /// Study, engine, parameters, stage.
     pub point: String,
+    #[serde(flatten)]
+    pub identity: StagePoint,
     /// What is compared: `level`, `sustained`, the mean of all time, or `cpu`, CPU time in a second.
     pub time: &'static str,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
@@ -55,8 +56,6 @@ pub struct ComparedPoint {
     pub why: String,
     /// Side that is unlike the history, which the other resembles.
     pub odd: Option<&'static str>,
-    /// Runs a side that exclude a slowdown of 10 %, if the host stays as it was.
-    pub runs: usize,
     /// True if its nights differ too much for the gate, which then asks for a proven slowdown only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_ungated: bool,
@@ -122,6 +121,7 @@ struct Pair<'a> {
 
 fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let [a, b, _] = all;
+    let names = Names::of(a.iter().chain(b));
     // In turn neighbours slow both sides alike, so that no slice is left out.
     let telling = if terms.in_turn { &[][..] } else { &all };
     let [of_a, of_b, before] = all.map(|records| Levels::of(records, telling).findings());
@@ -168,15 +168,15 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| named(point)).collect();
     let effects = compare(&points, terms).into_iter().zip(&pairs);
     let described = effects.filter_map(|(effect, pair)| {
-        Some(described(pair, &effect?, terms.ignore, lossy.contains(&pair.point)))
+        Some(described(pair, &effect?, &names, terms.ignore, lossy.contains(&pair.point)))
     });
     let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
     let mut compared = Compared {
         conclusion: Conclusion::NotComparable,
         points: described.collect(),
-        only_a: only(a, b, named),
-        only_b: only(b, a, named),
-        broken: broken(a, b),
+        only_a: only(a, b, &names, named),
+        only_b: only(b, a, &names, named),
+        broken: broken(a, b, &names),
         left_out: (left_out(a), left_out(b)),
         ignore: terms.ignore,
         in_turn: terms.in_turn,
@@ -194,6 +194,7 @@ fn slowed(side: &[Invocation<'_>]) -> f64 {
 fn only(
     records: &[RunRecord],
     others: &[RunRecord],
+    names: &Names,
     named: impl Fn(StagePoint) -> StagePoint,
 ) -> Vec<String> {
     let points = |record| points_of(record).into_iter().map(|(point, _)| named(point));
@@ -201,16 +202,22 @@ fn only(
     let mut seen = HashSet::new();
     let own = records.iter().filter(|record| is_done(record)).flat_map(points);
     let own = own.filter(|point| !known.contains(point) && seen.insert(point.clone()));
-    own.map(|point| name(&point)).collect()
+    own.map(|point| name(names, &point)).collect()
 }
 
 /// Writes a point, with its host if each has its own.
-fn name(point: &StagePoint) -> String {
+fn name(names: &Names, point: &StagePoint) -> String {
     let on = if point.host.is_empty() { "" } else { " on " };
-    format!("{point}{on}{}", point.host)
+    format!("{}{on}{}", names.of_stage(point), point.host)
 }
 
-fn described(pair: &Pair<'_>, effect: &Effect, ignore: f64, is_lossy: bool) -> ComparedPoint {
+fn described(
+    pair: &Pair<'_>,
+    effect: &Effect,
+    names: &Names,
+    ignore: f64,
+    is_lossy: bool,
+) -> ComparedPoint {
     let bound = effect.joint.1 - 1.0;
     let why = if is_lossy { "cycles were lost".to_owned() } else { doubt(pair, effect) };
     let verdict = match effect.verdict {
@@ -221,8 +228,8 @@ fn described(pair: &Pair<'_>, effect: &Effect, ignore: f64, is_lossy: bool) -> C
         Found::Bounded => Verdict::NotComparable,
     };
     ComparedPoint {
-        name: name(&pair.point),
-        point: name(&pair.point),
+        point: name(names, &pair.point),
+        identity: pair.point.clone(),
         time: pair.finding.name(),
         unit: if effect.unit == Unit::Chains { "cycles" } else { "ns" },
         a_ns: effect.a,
@@ -235,7 +242,6 @@ fn described(pair: &Pair<'_>, effect: &Effect, ignore: f64, is_lossy: bool) -> C
         verdict,
         why: if verdict == Verdict::NotComparable { why } else { String::new() },
         odd: effect.odd.map(|side| SIDES[side]),
-        runs: effect.runs_for(0.1),
         is_ungated: false,
         invocations: (effect.invocations.0, effect.invocations.1),
         history: effect.invocations.2,
@@ -243,9 +249,6 @@ fn described(pair: &Pair<'_>, effect: &Effect, ignore: f64, is_lossy: bool) -> C
 }
 
 const SIDES: [&str; 2] = ["A", "B"];
-
-/// Share of the CPUs or of the memory that others had, from which they are the reason.
-const MANY: f64 = 0.05;
 
 /// Says what makes a bound large.
 fn doubt(pair: &Pair<'_>, effect: &Effect) -> String {
@@ -270,8 +273,8 @@ fn doubt(pair: &Pair<'_>, effect: &Effect) -> String {
     }
 }
 
-fn broken(a: &[RunRecord], b: &[RunRecord]) -> Vec<String> {
-    let name = |record: &RunRecord| format!("{} {}", record.study, record.workload);
+fn broken(a: &[RunRecord], b: &[RunRecord], names: &Names) -> Vec<String> {
+    let name = |record: &RunRecord| names.of_record(record).to_owned();
     let done: HashSet<String> =
         a.iter().filter(|record| record.outcome.is_ok()).map(name).collect();
     let failed = b.iter().filter_map(|record| match &record.outcome {
@@ -301,13 +304,20 @@ impl ComparedPoint {
         };
         vec![
             verdict.to_owned(),
-            self.name.clone(),
+            self.point.clone(),
             show_ns(self.a_ns),
             show_ns(self.b_ns),
             shown_ratio(self.ratio),
             format!("{} - {}", shown_ratio(self.interval.0), shown_ratio(self.interval.1)),
-            format!("{} %", percent(self.bound, 2)),
+            percents(self.bound),
         ]
+    }
+
+    /// Returns how many runs a side exclude a slowdown by that fraction, if they differ as now.
+    fn runs_for(&self, by: f64) -> usize {
+        let now = self.invocations.0.min(self.invocations.1) as f64;
+        let times = (self.joint.1 / self.ratio).ln() / by.ln_1p();
+        if times.is_finite() { (now * times.powi(2)).ceil() as usize } else { MIN_INSTANCES }
     }
 
     /// Tests if B is slower by that fraction, and not because A is the odd side.
@@ -325,7 +335,7 @@ impl ComparedPoint {
         match self.verdict {
             Verdict::Slower => by("slower", [self.ratio, low, high]),
             Verdict::Faster => by("faster", [self.ratio, high, low]),
-            Verdict::Bounded => format!("not slower by more than {} %", percent(self.bound, 2)),
+            Verdict::Bounded => format!("not slower by more than {}", percents(self.bound)),
             Verdict::NotComparable => format!("not comparable here: {}", self.why),
         }
     }
@@ -386,7 +396,7 @@ impl Compared {
             is_judged(point) && (point.bound >= by || point.verdict == Verdict::NotComparable)
         };
         let open = self.points.iter().filter(could);
-        let open: Vec<_> = open.map(|point| (point.name.clone(), point.runs)).collect();
+        let open: Vec<_> = open.map(|point| (point.point.clone(), point.runs_for(by))).collect();
         if open.is_empty() { Gate::Passed } else { Gate::Open(open) }
     }
 
@@ -394,10 +404,10 @@ impl Compared {
     /// the power for it.
     #[must_use]
     pub fn gated_by(mut self, usual: &Compared, by: f64) -> Compared {
-        let known: HashMap<&str, f64> =
-            usual.points.iter().map(|point| (&*point.point, point.bound)).collect();
+        let known: HashMap<&StagePoint, f64> =
+            usual.points.iter().map(|point| (&point.identity, point.bound)).collect();
         for point in &mut self.points {
-            point.is_ungated = known.get(&*point.point).is_some_and(|usual| *usual >= by);
+            point.is_ungated = known.get(&point.identity).is_some_and(|usual| *usual >= by);
         }
         self
     }
@@ -424,15 +434,15 @@ impl Compared {
         let shown = differing
             .iter()
             .take(MAX_DIFFERENCES)
-            .map(|point| format!("{}: {}", point.name, point.said()));
+            .map(|point| format!("{}: {}", point.point, point.said()));
         let more = (more > 0).then(|| format!("{more} more: --all"));
         let groups = self.bounds().into_iter().map(|(bound, points)| {
-            let own = |point: &&ComparedPoint| (point.name.clone(), Some(point.bound));
+            let own = |point: &&ComparedPoint| (point.point.clone(), Some(point.bound));
             let names = listed(points.iter().map(own).collect());
-            format!("not slower by more than {} %: {names}", percent(bound, 2))
+            format!("not slower by more than {}: {names}", percents(bound))
         });
         let not_comparable = self.of(Verdict::NotComparable);
-        let reasons = in_groups(not_comparable.map(|point| (&point.why, point.name.clone())));
+        let reasons = in_groups(not_comparable.map(|point| (&point.why, point.point.clone())));
         let reasons = reasons.into_iter().map(|(why, names)| {
             let names = listed(names.into_iter().map(|name| (name, None)).collect());
             format!("not comparable here, {why}: {names}")
@@ -466,7 +476,7 @@ impl Compared {
         let left_out = (left_out > 0)
             .then(|| format!("not compared: {left_out} records that failed or were skipped"));
         let ungated = self.points.iter().filter(|point| point.is_ungated);
-        let ungated = joined(ungated.map(|point| &*point.name), "; ");
+        let ungated = joined(ungated.map(|point| &*point.point), "; ");
         let ungated = ungated.map(|names| {
             format!("judged by --fail-on only if slower for certain, since nights differ: {names}")
         });
@@ -490,13 +500,17 @@ impl Compared {
             (0, faster) => format!("nothing is slower, and B is faster at {faster} of {all}"),
             (slower, faster) => format!("B is slower at {slower} and faster at {faster} of {all}"),
         };
-        let bounds = self.bounds().into_iter().map(|(bound, points)| {
-            format!("{} by no more than {} %", points.len(), percent(bound, 2))
-        });
-        let bounds = joined(bounds, ", ").map(|bounds| format!("not slower: {bounds}"));
+        let bounds = self
+            .bounds()
+            .into_iter()
+            .map(|(bound, points)| format!("{} by no more than {}", points.len(), percents(bound)));
         let rest = count(Verdict::NotComparable);
         let rest = (rest > 0).then(|| format!("{rest} not comparable here"));
-        joined([Some(differing), bounds, rest].into_iter().flatten(), "; ").unwrap_or_default()
+        match joined(bounds.chain(rest), ", ") {
+            Some(others) if slower + faster > 0 => format!("{differing}; others slower: {others}"),
+            Some(others) => format!("{differing}: {others}"),
+            None => differing,
+        }
     }
 
     /// Says which side the history shows to be the odd one.
@@ -515,12 +529,16 @@ impl Compared {
     }
 }
 
+fn percents(share: f64) -> String {
+    format!("{} %", percent(share, 2))
+}
+
 /// Lists names with their bounds, as many as the screen has room for.
 fn listed(names: Vec<(String, Option<f64>)>) -> String {
     let left = names.len().saturating_sub(MAX_NAMES);
     let more = (left > 0).then(|| format!("and {left} more (--all)"));
     let shown = |(name, bound): (String, Option<f64>)| match bound {
-        Some(bound) => format!("{name} {} %", percent(bound, 2)),
+        Some(bound) => format!("{name} {}", percents(bound)),
         None => name,
     };
     let names = names.into_iter().take(MAX_NAMES).map(shown);
@@ -578,9 +596,7 @@ mod tests {
         let same = plain(&a, &runs(1.0, "b", 1));
         assert_eq!(same.conclusion, Conclusion::NoDifference);
         assert!(
-            same.frame(false)
-                .text(None)
-                .starts_with("nothing is slower; not slower: 4 by no more than 1.3 %"),
+            same.frame(false).text(None).starts_with("nothing is slower: 4 by no more than "),
             "{}",
             same.frame(false).text(None)
         );

@@ -110,8 +110,8 @@ impl Used {
     pub(crate) fn beyond(self) -> f64 {
         match self {
             Used::Cpu => 0.0,
-            Used::Sockets => 0.01,
-            Used::Memory => 0.025,
+            Used::Sockets => 0.007,
+            Used::Memory => 0.02,
             Used::Cpus => 0.05,
             Used::Disk => 0.15,
         }
@@ -128,10 +128,12 @@ impl Used {
     }
 }
 
+/// Share of the CPUs that others had, from which they are a reason.
+pub(crate) const MANY: f64 = 0.05;
 /// Factor that interrupts and caches for other programs take from slices that these did not touch.
 const BESIDE: f64 = 1.01;
-/// Factor that others' use of the memory takes at most on top of what repetitions show: it lasts
-/// longer than an invocation.
+/// Factor that other machines' use of the memory takes at most on top of what repetitions show: it
+/// lasts longer than an invocation.
 const UNSEEN: f64 = 1.25;
 
 impl<'a> Levels<'a> {
@@ -175,12 +177,12 @@ impl<'a> Levels<'a> {
             let stages: Vec<&Stage> = runs.into_iter().map(|(_, stage)| stage).collect();
             let host = self.hosts.get(&first.host.label()).copied().unwrap_or_default();
             let waits = families::work(first) != Work::Cpu;
-            let level = Level::of(&repetitions(&stages, finding)?, host.least, waits)?;
+            let mut level = Level::of(&repetitions(&stages, finding)?, host.least, waits)?;
             let used = Used::of(first, stages[0], finding);
-            let others = match used {
-                Used::Memory => host.beside.max(self.taken(first)),
-                _ => self.taken(first),
-            };
+            let programs = self.taken(first);
+            // Slices that programs did not interrupt are a choice among those of such memory.
+            level.is_shared |= used == Used::Memory && programs > MANY;
+            let others = if used == Used::Memory { host.beside.max(programs) } else { programs };
             Some(Invocation { first, level, used, others })
         };
         let mut found: Vec<Invocation<'a>> = groups.into_iter().filter_map(level).collect();

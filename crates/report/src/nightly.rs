@@ -16,7 +16,7 @@ pub fn markdown(found: &Compared) -> String {
     out += "| point | before | tonight | answer |\n|---|--:|--:|---|\n";
     for point in &found.points {
         let (a, b) = (show_ns(point.a_ns), show_ns(point.b_ns));
-        let [name, said] = [&point.name, &point.said()].map(|text| sanitise::markdown(text));
+        let [name, said] = [&point.point, &point.said()].map(|text| sanitise::markdown(text));
         let _ = writeln!(out, "| {name} | {a} | {b} | {said} |");
     }
     out.extend(found.broken.iter().map(|why| format!("\nbroken: {}\n", sanitise::markdown(why))));
@@ -31,7 +31,7 @@ pub fn junit(found: &Compared, fail_on: Option<f64>) -> String {
     let is_skipped = |point: &ComparedPoint| point.verdict == Verdict::NotComparable;
     let cases = found.points.iter().map(|point| {
         let (is_failure, is_skipped) = (is_failure(point), is_skipped(point));
-        context! { name => point.name.clone(), said => point.said(), is_failure, is_skipped }
+        context! { name => point.point.clone(), said => point.said(), is_failure, is_skipped }
     });
     let broken = found.broken.iter();
     let broken =

@@ -1,7 +1,5 @@
 //! Identity of a point across records, hosts and times.
 
-use std::fmt;
-
 use daqmeter_record::{Lane, RunRecord, Stage};
 use serde::Serialize;
 
@@ -11,28 +9,16 @@ use crate::samples::{first_stage, median_ns};
 
 /// Names for programs. For people it has a name among others, see [`crate::names::Names`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub(crate) struct StagePoint {
-    pub(crate) study: String,
-    pub(crate) engine: String,
+pub struct StagePoint {
+    pub study: String,
+    pub engine: String,
     /// Kind and requested parameters ([`daqmeter_record::Workload::key`]).
-    pub(crate) workload: String,
+    pub workload: String,
     /// Number of the lane, from 0: devices may have other names on another host.
-    pub(crate) lane: usize,
-    pub(crate) stage: String,
+    pub lane: usize,
+    pub stage: String,
     /// Label of the host. Empty where points of several hosts are one.
-    pub(crate) host: String,
-}
-
-impl fmt::Display for StagePoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StagePoint { study, engine, workload, lane, stage, .. } = self;
-        let parameters = workload.strip_prefix(engine.as_str()).unwrap_or(workload).trim_start();
-        write!(f, "{study} {engine} {parameters}")?;
-        if *lane > 0 {
-            write!(f, " lane {lane}")?;
-        }
-        if stage == engine { Ok(()) } else { write!(f, " {stage}") }
-    }
+    pub host: String,
 }
 
 impl StagePoint {

@@ -16,8 +16,8 @@ const PRIOR_FREEDOM: f64 = 60.0;
 /// Invocations that it weighs as much as where others show their own scatter.
 const SEEN_FREEDOM: f64 = 2.0;
 /// Fewest instances whose spread says how invocations differ, and fewest invocations that do.
-const MIN_INSTANCES: usize = 5;
-const MIN_SEEN: f64 = 5.0;
+pub const MIN_INSTANCES: usize = 5;
+const MIN_SEEN: f64 = 4.0;
 /// Fewest invocations of a history that show which side is the odd one, and how much farther from
 /// them it lies than the other.
 const MIN_USUAL: usize = 3;
@@ -83,19 +83,6 @@ pub struct Effect {
     pub invocations: (usize, usize, usize),
     /// Number of the side that is unlike the history, which the other resembles.
     pub odd: Option<usize>,
-}
-
-impl Effect {
-    /// Returns how many invocations a side exclude a slowdown by this fraction, if the spread is
-    /// what widens the interval.
-    pub fn runs_for(&self, by: f64) -> usize {
-        if self.doubt == Doubt::Once {
-            return MIN_INSTANCES;
-        }
-        let now = self.invocations.0.min(self.invocations.1) as f64;
-        let times = (self.joint.1 / self.ratio).ln() / by.ln_1p();
-        (now * times.powi(2)).ceil() as usize
-    }
 }
 
 /// How points are compared.
@@ -199,7 +186,7 @@ fn apart(point: &Point) -> Difference<'_> {
         if is_seen { (SEEN_FREEDOM, 0.0) } else { (PRIOR_FREEDOM, point.beyond) };
     // Repetitions within one instance say nothing about the next one.
     let (slowed, doubt) = match doubt {
-        None if is_once && !is_seen => ([f64::INFINITY; 2], Doubt::Once),
+        _ if is_once && !is_seen => ([f64::INFINITY; 2], Doubt::Once),
         doubt => (slowed, doubt.unwrap_or(Doubt::Spread)),
     };
     let log = of_b.mean - of_a.mean;
@@ -258,9 +245,8 @@ fn clean(levels: &[Level]) -> Vec<&Level> {
 
 /// Returns the parts by which the host may have slowed A and B, and why.
 fn slowed(a: &[&Level], b: &[&Level], unit: Unit) -> ([f64; 2], Option<Doubt>) {
-    let is_shared = [a, b].map(|side| side.iter().any(|level| level.is_shared));
-    if is_shared.contains(&true) {
-        return (is_shared.map(|is| if is { SHARED.ln() } else { 0.0 }), Some(Doubt::Shared));
+    if a.iter().chain(b).any(|level| level.is_shared) {
+        return ([SHARED.ln(); 2], Some(Doubt::Shared));
     }
     let clock = |side: &[&Level]| {
         let known: Option<Vec<f64>> = side.iter().map(|level| level.chain()).collect();

@@ -34,7 +34,7 @@ const LONG_NS: f64 = 2e6;
 const CHAINS_OVER_NS: (f64, f64) = (1.5, 0.001);
 /// Part of the standard deviation of an invocation's level that its repetitions do not show. It
 /// holds for pairs of files beside load and without, see METHODOLOGY.
-const FLOOR: f64 = 0.003;
+const FLOOR: f64 = 0.0032;
 
 /// A slice of work and its probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
