@@ -4,7 +4,6 @@
 //! Begin with [`Plan::load`] and [`Runner::run`]. Nothing here prints or writes.
 
 pub mod ab;
-mod again;
 mod budget;
 mod engines;
 mod plan;

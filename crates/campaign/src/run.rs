@@ -13,7 +13,6 @@ use daqmeter_harness::{
 };
 use daqmeter_record::RunRecord;
 
-use crate::again::Again;
 use crate::budget::{Budget, Spend};
 use crate::engines::{ENGINES, engine};
 use crate::point::PlannedPoint;
@@ -63,7 +62,7 @@ pub struct Runner {
     pub context: Context,
     pub stop: StopFlag,
     pub limits: Limits,
-    /// Measures neither limits nor further rounds.
+    /// Measures no limits.
     pub is_bare: bool,
     observer: Option<NewObserver>,
 }
@@ -139,20 +138,16 @@ impl Runner {
         let is_timed = |at: usize| is_first[at] || budget.spend == Spend::Share;
         let timed = points.iter().enumerate().filter(|(at, _)| is_timed(*at));
         let mut clock = budget.begin(timed.map(|(_, point)| point));
-        let (mut again, began) = (Again::default(), Instant::now());
-        let mut planned = 0..points.len();
-        while !self.stop.is_set() && !clock.is_over() {
-            let is_planned = !planned.is_empty();
-            let further = || again.next(began.elapsed()).filter(|_| !self.is_bare);
-            let next = planned.next().or_else(further);
-            let Some((at, point)) = next.map(|at| (at, &points[at])) else { break };
+        for (at, point) in points.iter().enumerate() {
+            if self.stop.is_set() || clock.is_over() {
+                break;
+            }
             take(RunnerEvent::Begins(point))?;
             let shared = if is_timed(at) { clock.share(point) } else { point.clone() };
             let begin = Instant::now();
             let mut timed_s = 0.0;
             match self.planned(&shared, clock.each()) {
                 Ok(record) => {
-                    again.add(&points, at, &record);
                     timed_s = record.wall_ns as f64 * 1e-9;
                     take(RunnerEvent::Measured(Box::new(record)))?;
                 }
@@ -165,8 +160,8 @@ impl Runner {
             if is_timed(at) {
                 clock.spent(point, shared.nominal_s(), took_s, timed_s.min(took_s));
             }
-            done.begun += usize::from(is_planned);
-            done.left_out -= usize::from(is_planned && is_first[at]);
+            done.begun += 1;
+            done.left_out -= usize::from(is_first[at]);
             done.timed_s += timed_s.min(took_s);
             done.measuring_s += took_s;
         }

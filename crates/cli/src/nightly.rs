@@ -70,8 +70,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 
 /// Returns a new file with the time in its name, so that the order of names is that of nights.
 fn new_file(folder: &Path) -> Appended {
-    let time: String = daqmeter_harness::facts::utc_now().chars().filter(|it| *it != ':').collect();
-    Appended::at(folder.join(format!("{}.jsonl", time.get(..17).unwrap_or(&time))))
+    let time = daqmeter_harness::facts::utc_now().replace(':', "");
+    Appended::at(folder.join(format!("{}.jsonl", time.trim_end_matches('Z'))))
 }
 
 fn judged(arguments: &Arguments, nights: &[PathBuf], tonight: &[RunRecord]) -> Ended {

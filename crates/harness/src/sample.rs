@@ -24,6 +24,21 @@ const SAMPLE_OVER_CLOCK: f64 = 1000.0;
 /// run.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 pub const INTERRUPTED: &str = "interrupted";
+
+/// Operations of a sample in a hundred that are done once more and not counted, to test
+/// comparisons: `--cfg daqmeter_slower="3"`.
+const SLOWER_PERCENT: u64 = if cfg!(daqmeter_slower = "3") {
+    3
+} else if cfg!(daqmeter_slower = "10") {
+    10
+} else {
+    0
+};
+
+/// Returns how many operations were done once more in that many samples.
+fn again(samples: u64, operations: u64) -> u64 {
+    samples * operations * SLOWER_PERCENT / 100
+}
 /// Untimed operations before each round of a stage whose output is compared: caches, TLBs and
 /// branch predictors are then as within a round. METHODOLOGY.md has the measurement.
 const UNTIMED: u64 = 4;
@@ -371,7 +386,8 @@ impl Sampling<'_> {
         let Series { at, ref mut stride, last_ns: from_ns, .. } = *series;
         let taken = |operations, to_ns| Taken { operations, from_ns, to_ns };
         if whole <= stride.operations {
-            let ended = self.session.step(at, whole);
+            let more = again(series.count + 1, whole) - again(series.count, whole);
+            let ended = self.session.step(at, whole + more);
             let done = if ended.is_ok() { whole } else { 0 };
             return (taken(done, clock::monotonic_ns()), ended);
         }

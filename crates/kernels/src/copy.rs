@@ -6,17 +6,6 @@ use std::sync::atomic::AtomicU8;
 
 use crate::{Isa, Store};
 
-/// Bytes in a hundred that each copy does twice, to test comparisons: `--cfg daqmeter_slower="2"`.
-const SLOWER_PERCENT: Option<usize> = if cfg!(daqmeter_slower = "1") {
-    Some(1)
-} else if cfg!(daqmeter_slower = "2") {
-    Some(2)
-} else if cfg!(daqmeter_slower = "5") {
-    Some(5)
-} else {
-    None
-};
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKernel {
     Memcpy,
@@ -61,15 +50,6 @@ impl CopyKernel {
     #[inline]
     pub fn copy(self, from: &[u8], to: &mut [u8]) {
         assert_eq!(from.len(), to.len(), "both sides of a copy are of one length");
-        if let Some(percent) = SLOWER_PERCENT {
-            let again = from.len() * percent / 100;
-            self.copy_all(&from[..again], &mut to[..again]);
-        }
-        self.copy_all(from, to);
-    }
-
-    #[inline]
-    fn copy_all(self, from: &[u8], to: &mut [u8]) {
         match self {
             #[cfg(target_arch = "x86_64")]
             CopyKernel::RepMovsb => x86_64::rep_movsb(from, to),

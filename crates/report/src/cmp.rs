@@ -166,9 +166,11 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let (pairs, points): (Vec<Pair>, Vec<Point>) = pairs.unzip();
     let lossy = a.iter().chain(b).filter(|record| lost(record).is_some());
     let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| named(point)).collect();
+    // In turn more pairs are all that could be had.
+    let most = if terms.in_turn { f64::INFINITY } else { COMPARABLE.max(terms.ignore) };
     let effects = compare(&points, terms).into_iter().zip(&pairs);
     let described = effects.filter_map(|(effect, pair)| {
-        Some(described(pair, &effect?, &names, terms.ignore, lossy.contains(&pair.point)))
+        Some(described(pair, &effect?, &names, most, lossy.contains(&pair.point)))
     });
     let left_out = |records: &[RunRecord]| records.iter().filter(|record| !is_done(record)).count();
     let mut compared = Compared {
@@ -215,7 +217,7 @@ fn described(
     pair: &Pair<'_>,
     effect: &Effect,
     names: &Names,
-    ignore: f64,
+    most: f64,
     is_lossy: bool,
 ) -> ComparedPoint {
     let bound = effect.joint.1 - 1.0;
@@ -224,7 +226,7 @@ fn described(
         _ if is_lossy => Verdict::NotComparable,
         Found::Slower => Verdict::Slower,
         Found::Faster => Verdict::Faster,
-        Found::Bounded if bound <= COMPARABLE.max(ignore) => Verdict::Bounded,
+        Found::Bounded if bound <= most => Verdict::Bounded,
         Found::Bounded => Verdict::NotComparable,
     };
     ComparedPoint {
@@ -621,6 +623,21 @@ mod tests {
         let said = "nothing can be compared: none of 4 points";
         assert!(found.frame(false).text(None).contains(said), "{}", found.frame(false).text(None));
         assert_eq!(plain(&old(1.0, "a"), &old(5.0, "b")).conclusion, Conclusion::Different);
+    }
+
+    #[test]
+    fn a_summary_for_programs_has_the_answer_of_each_point() {
+        let (a, b) = (runs(1.0, "a", 1), runs(1.05, "b", 1));
+        let mut found = plain(&a, &b);
+        (found.points[1].verdict, found.points[1].why) = (Verdict::NotComparable, "a < b".into());
+        found.broken = vec!["c".to_owned()];
+        let text = crate::nightly::junit(&found, Some(0.04));
+        assert!(text.contains(r#"tests="5" failures="4" skipped="1""#), "{text}");
+        assert!(text.contains("not comparable here: a &lt; b"), "{text}");
+        assert!(!crate::nightly::junit(&plain(&a, &b), Some(0.1)).contains("<failure"));
+        let text = crate::nightly::markdown(&found);
+        assert_eq!(text.matches("slower by 5 % (").count(), 3, "{text}");
+        assert!(text.contains("\nbroken: c\n"), "{text}");
     }
 
     fn on(host: &str, mut records: Vec<RunRecord>) -> Vec<RunRecord> {

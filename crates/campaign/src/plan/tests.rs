@@ -1,6 +1,6 @@
 //! Tests of plans by their texts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use daqmeter_harness::StepPlan;
@@ -249,8 +249,9 @@ fn a_short_surveys_points_are_among_a_long_ones() {
         let long = survey("survey", cache_bytes, memory_bytes);
         assert!(short.len() < long.len());
         assert!(short.iter().all(|key| long.contains(key)), "{short:#?}");
-        let different: BTreeSet<&String> = long.iter().collect();
-        assert_eq!(different.len(), long.len(), "each point is measured once");
+        let mut instances: BTreeMap<&String, usize> = BTreeMap::new();
+        long.iter().for_each(|key| *instances.entry(key).or_default() += 1);
+        assert!(instances.values().all(|count| [1, 5].contains(count)), "{instances:#?}");
     }
 }
 

@@ -150,6 +150,25 @@ fn a_gate_fails_on_what_became_slower_and_on_nothing_else() {
 }
 
 #[test]
+fn each_night_is_a_file_and_is_compared_with_those_before() {
+    let folder = Folder::new();
+    let sweep = "[[sweep]]\nstudy = 's'\nengine = 'null'\n";
+    folder.write("p.toml", format!("title = 't'\nrepetitions = 5\ntime = '1ms'\n{sweep}"));
+    let night = "nightly nights --plan p.toml --ignore 900% --fail-on 900%";
+    assert!(folder.done(night).starts_with("the first night of this host"));
+    // A busy host is not ten times as slow as itself.
+    assert!(folder.done(night).starts_with("nothing is slower: 1 by no more than "));
+    let files = std::fs::read_dir(folder.path("nights")).unwrap();
+    let names: Vec<_> =
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.iter().filter(|name| name.ends_with(".jsonl")).count(), 2, "{names:?}");
+    let summary = folder.read("nights/summary.md");
+    assert!(summary.contains("| the tool's own loop |"), "{summary}");
+    let junit = folder.read("nights/junit.xml");
+    assert!(junit.contains(r#"tests="1" failures="0" skipped="0""#), "{junit}");
+}
+
+#[test]
 fn a_step_between_revisions_is_found() {
     let folder = measured();
     for day in 1..=12 {
