@@ -43,7 +43,7 @@ pub use engine::{
 };
 pub use facts::Context;
 pub use guarded::guarded;
-pub use limits::Limits;
+pub use limits::{Limits, best_rate};
 pub use lock::locked;
 pub use null::NullRequest;
 pub use observe::Observer;

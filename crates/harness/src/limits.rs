@@ -186,7 +186,7 @@ fn at_once(stages: &[&Stage]) -> usize {
 ///
 /// # Errors
 /// Returns the reason if the work of the record was not done and verified.
-fn best_rate(record: &RunRecord) -> Result<Rate, String> {
+pub fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     if let Some(reason) = record.outcome.reason() {
         return Err(reason.to_owned());
     }

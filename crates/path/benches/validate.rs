@@ -69,6 +69,7 @@ impl Counts {
     /// Counts an answer; returns its verdict and the limit that it names.
     fn judge(&mut self, answer: &LimitFound, is_limit: impl Fn(&What) -> bool) -> (&str, String) {
         let (at, named) = match answer {
+            LimitFound::Limit(What::OtherPrograms) => (2, "other programs".to_owned()),
             LimitFound::Limit(what) => (usize::from(!is_limit(what)), what.text()),
             LimitFound::NoSingleOne => (1, "no single one".to_owned()),
             LimitFound::CannotTell => (2, "cannot tell".to_owned()),

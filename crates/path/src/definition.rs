@@ -8,7 +8,7 @@ pub(crate) mod setting;
 
 use std::sync::Arc;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, LimitSpec};
 use daqmeter_readout::Scenario;
 use daqmeter_readout::card::channel_ids;
 use daqmeter_record::path::{Brings, End, PathRun, Served};
@@ -69,10 +69,15 @@ pub(crate) struct Element {
 }
 
 /// Element that can be slowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct PathPart {
     pub name: String,
     pub threads: usize,
+    /// Bytes of a block that it takes in, or makes as the source; 0 for those of a card.
+    pub bytes: usize,
+    /// What this host can do with these bytes at most, and its rate once it is measured.
+    pub limit: Option<LimitSpec>,
+    pub limit_bytes_per_s: Option<f64>,
 }
 
 impl Path {
@@ -219,8 +224,14 @@ impl Path {
             0 => self.streams(),
             threads => threads,
         });
-        let part = |(name, threads)| PathPart { name, threads };
-        self.names().into_iter().zip(threads).map(part).collect()
+        let part = |(at, (element, threads)): (usize, (&Element, usize))| PathPart {
+            name: element.name.clone(),
+            threads,
+            bytes: if self.is_live() { 0 } else { self.elements[at.saturating_sub(1)].out_bytes },
+            limit: element.facts.limit.clone(),
+            limit_bytes_per_s: None,
+        };
+        self.elements.iter().zip(threads).enumerate().map(part).collect()
     }
 
     /// Stage of an element, if it is none of the ends.

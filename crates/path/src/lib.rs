@@ -14,6 +14,7 @@
 //! Begin with `definition.rs`, then `elements/mod.rs`, then `chain.rs`, which has the threads.
 
 mod added_work;
+mod alternatives;
 mod auto;
 mod cancel;
 mod chain;

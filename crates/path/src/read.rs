@@ -102,7 +102,7 @@ impl Path {
         Path::of(&TomlText::new(name, text), &[])
     }
 
-    fn of(text: &TomlText, with: &[Setting]) -> Result<Path, Fault> {
+    pub(crate) fn of(text: &TomlText, with: &[Setting]) -> Result<Path, Fault> {
         let mut table: Table = text.parse()?;
         for setting in with {
             let set = setting.apply(&mut table);

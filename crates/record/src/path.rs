@@ -4,8 +4,6 @@ use crate::border::sum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::significant;
-
 /// One run of a path, from its source to its sink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathRun {
@@ -130,6 +128,18 @@ pub struct PathLimit {
     /// the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
+    /// Work of the limit by element, the largest first; empty if it is neither threads nor CPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<PathCost>,
+    /// Fields of the file with other values, each of which was tried: `block=16KiB`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<String>,
+    /// The fastest of them, if it was faster at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<PathChange>,
+    /// Share of the CPUs that other programs used meanwhile.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub others: f64,
     /// The fastest other layout, whose runs alternate with those of this one; none where no other
     /// was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,6 +177,31 @@ pub struct PathOther {
     pub waits: String,
 }
 
+/// Work of an element on a block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathCost {
+    /// Name of the element.
+    pub name: String,
+    /// Share of the work of the limit.
+    pub share: f64,
+    /// Bytes that it takes in, or makes as the source, over its own time, per second.
+    #[serde(default)]
+    pub bytes_per_s: f64,
+    /// The same of as many bytes that as many threads read, and write, without arithmetic; absent
+    /// for an element that does more than read and write memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes_per_s: Option<f64>,
+}
+
+/// A field of a path's file with another value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathChange {
+    /// The field and its value, and the layout that is the fastest then.
+    pub what: String,
+    /// Factor by which the path is faster, in runs that alternate with those of the path.
+    pub gain: Interval,
+}
+
 /// Use of a resource, as shares of its time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathUsed {
@@ -174,20 +209,6 @@ pub struct PathUsed {
     pub works: Interval,
     /// Share of the time in which its threads are ready, but others have their CPUs.
     pub waits_for_cpu: f64,
-}
-
-/// Share of the time in wait for a CPU that is worth a mention.
-const WORTH_A_WORD: f64 = 0.05;
-
-impl PathUsed {
-    /// Returns a clause: `works 78 % and waits for a CPU 20 % of the time`.
-    pub fn text(&self) -> String {
-        let percent = |share: f64| significant(share.min(1.0) * 100.0, 2);
-        let waits = Some(self.waits_for_cpu).filter(|share| *share > WORTH_A_WORD);
-        let waits = waits.map(|share| format!(" and waits for a CPU {} %", percent(share)));
-        let works = percent(self.works.mean);
-        format!("works {works} %{} of the time", waits.unwrap_or_default())
-    }
 }
 
 /// A measured factor or share with its interval (95 %).
@@ -252,6 +273,8 @@ pub enum What {
     HandOver,
     /// The CPUs that threads are pinned to: threads wait for one, and elsewhere the path is faster.
     Placement,
+    /// Other programs, which have the CPUs that its threads wait for.
+    OtherPrograms,
 }
 
 impl What {
@@ -268,6 +291,7 @@ impl What {
             What::Buffers => "too few buffers".to_owned(),
             What::HandOver => "hand-over".to_owned(),
             What::Placement => "placement".to_owned(),
+            What::OtherPrograms => "other programs".to_owned(),
         }
     }
 

@@ -7,7 +7,7 @@
 //! it allows. The resource with the largest such time is the bottleneck. Its *utilisation* in a run
 //! is that time over the time per block of the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::RunRecord;
 use crate::border::sum;
@@ -21,7 +21,7 @@ pub struct Resource {
     pub capacity: f64,
     /// Nanoseconds for one block of the whole path, by element.
     pub uses: BTreeMap<usize, f64>,
-    /// Nanoseconds for one block in which its threads were ready without a CPU; zero for CPUs.
+    /// Nanoseconds for one block in which its threads were ready without a CPU.
     pub preempted_ns: f64,
 }
 
@@ -30,8 +30,8 @@ impl Resource {
         self.uses.values().sum::<f64>() / self.capacity
     }
 
-    /// Returns the least nanoseconds per block beside other programs: a thread that waits for a CPU
-    /// does not work, but delays the next block.
+    /// Returns the least nanoseconds per block beside other threads: one that waits for a CPU does
+    /// not work, but delays the next block. Above the time per block if threads wait for CPUs.
     pub fn least_beside_others_ns(&self) -> f64 {
         self.least_ns() + self.preempted_ns / self.capacity
     }
@@ -125,31 +125,23 @@ fn between(from: &[PathThread], to: &[PathThread], blocks: f64) -> Option<Resour
 /// Returns each CPU with its pinned threads; all CPUs if a thread is free and their number is
 /// known. `stolen` is the share of each CPU that the hypervisor took.
 fn shared(run: &PathRun, stolen: &BTreeMap<u32, f64>) -> Vec<Resource> {
-    let mut by_cpu: BTreeMap<Option<u32>, BTreeMap<usize, f64>> = BTreeMap::new();
-    let mut all: BTreeMap<usize, f64> = BTreeMap::new();
-    for thread in &run.threads {
-        // A source that waits for the time of its next block sets a timer, which no block needs.
-        let (ns, blocks) = (thread.cpu_ns.saturating_sub(thread.due_cpu_ns), run.blocks as f64);
-        add_uses(by_cpu.entry(thread.cpu).or_default(), thread, ns, blocks);
-        add_uses(&mut all, thread, ns, blocks);
-    }
-    let is_free = by_cpu.contains_key(&None) && run.cpus > 0.0;
-    let pinned = by_cpu.into_iter().filter_map(|(cpu, uses)| {
-        let cpu = cpu?;
-        Some(Resource {
-            what: What::Cpu(cpu),
-            capacity: left(1.0, stolen.get(&cpu).copied().unwrap_or(0.0)),
-            uses,
-            preempted_ns: 0.0,
-        })
+    let of = |what, capacity, is_its: &dyn Fn(&PathThread) -> bool| {
+        let (mut uses, mut preempted_ns, blocks) = (BTreeMap::new(), 0.0, run.blocks as f64);
+        for thread in run.threads.iter().filter(|thread| is_its(thread)) {
+            // A thread that polls in a wait leaves its CPU to others: no block needs that.
+            add_uses(&mut uses, thread, thread.busy_ns, blocks);
+            preempted_ns += thread.preempted_ns.unwrap_or(0) as f64 / blocks;
+        }
+        Resource { what, capacity, uses, preempted_ns }
+    };
+    let cpus: BTreeSet<Option<u32>> = run.threads.iter().map(|thread| thread.cpu).collect();
+    let is_free = cpus.contains(&None) && run.cpus > 0.0;
+    let pinned = cpus.into_iter().flatten().map(|cpu| {
+        let capacity = left(1.0, stolen.get(&cpu).copied().unwrap_or(0.0));
+        of(What::Cpu(cpu), capacity, &|thread| thread.cpu == Some(cpu))
     });
-    let free = is_free.then(|| Resource {
-        what: What::AllCpus,
-        capacity: left(run.cpus, stolen.values().sum()),
-        uses: all,
-        preempted_ns: 0.0,
-    });
-    pinned.chain(free).collect()
+    let all = || of(What::AllCpus, left(run.cpus, stolen.values().sum()), &|_| true);
+    pinned.chain(is_free.then(all)).collect()
 }
 
 /// Returns the share of its time that the hypervisor took from each CPU that the process may use.
@@ -297,11 +289,14 @@ mod tests {
         assert_eq!(all[0].least_beside_others_ns(), 800.0);
     }
 
+    /// Regression: threads that wait for the CPUs of one another looked busier than those CPUs.
     #[test]
-    fn a_timer_for_the_next_block_is_no_demand_of_it() {
-        let mut source = thread(0, "memory", Some(0), 500);
+    fn cpus_are_wanted_by_what_works_and_by_what_waits_for_one_but_not_by_polls_and_timers() {
+        let mut source = PathThread { preempted_ns: Some(600), ..thread(0, "memory", None, 500) };
         (source.cpu_ns, source.due_cpu_ns) = (800, 200);
-        assert_eq!(least_of(&resources(&record(1, 2.0, vec![source])), "CPU 0"), 600.0);
+        let all = resources(&record(1, 2.0, vec![source.clone(), source]));
+        assert_eq!(least_of(&all, "all CPUs together"), 500.0);
+        assert_eq!(all[1].least_beside_others_ns(), 1100.0);
     }
 
     #[test]

@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::{CpuList, Request, StepPlan, guarded};
-use daqmeter_path::explain::{Explanation, MIN_ROUNDS, Seen, Slope, Used, explain};
+use daqmeter_campaign::engine;
+use daqmeter_harness::{CpuList, LimitSpec, Request, StepPlan, best_rate, guarded, measure};
+use daqmeter_path::explain::{
+    Explanation, MIN_ROUNDS, PathPart, Seen, Slope, Used, alternately, explain,
+};
 use daqmeter_path::{Layout, Path, PathRequest};
 use daqmeter_record::RunRecord;
-use daqmeter_record::path::PathLimit;
-use daqmeter_record::units::{percent, show_mb_per_s, show_ns, significant};
+use daqmeter_record::path::{Interval, PathChange, PathLimit};
+use daqmeter_record::units::{percent, show_ns, significant};
 use daqmeter_report::paths;
 use daqmeter_report::table::numbers_from;
 
@@ -48,11 +51,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let found = if bench.recorder.records.is_empty() { Ok(found?) } else { found };
     let code = bench.recorder.finish(|records| {
         let last = records.last().map(std::slice::from_ref).unwrap_or_default();
-        let mut frame = paths::runs(last);
+        let mut frame = paths::explained(last);
         if let Ok(Some(found)) = &found {
-            let (tables, note) = tables(found, path.block_bytes as f64);
-            frame.tables = frame.tables + "\n" + &tables;
-            frame.notes.push(note);
+            frame.tables = frame.tables + "\n" + &tables(found);
         }
         frame
     })?;
@@ -68,6 +69,16 @@ const MIN_TIME: Duration = Duration::from_millis(5);
 const MAX_TIME: Duration = Duration::from_millis(200);
 /// Multiple of the fewest rounds that the time of one run allows.
 const MORE_ROUNDS: usize = 2;
+/// Share of the time after which the search ends, so that other values of fields can be tried.
+const SEARCH: f64 = 0.75;
+/// Time of a run that tries a value, pairs of such runs, and of those that confirm the best.
+const TRY: Duration = Duration::from_millis(20);
+const TRIES: usize = 2;
+const CONFIRMED: usize = 8;
+/// Time of a limit's measurement.
+const LIMIT_TIME: Duration = Duration::from_millis(75);
+/// Most resources in the table, the most used first.
+const SHOWN: usize = 6;
 
 /// Search for the limit of a path.
 pub(crate) struct Search<'a> {
@@ -112,7 +123,10 @@ impl Search<'_> {
         let is_own = |one: &PathRequest| (&one.layout, &one.cpus) == (&first.layout, &first.cpus);
         let other = other.filter(|(other, _)| !is_own(other));
         let (record, beside) = first_run(bench, &first)?;
-        let parts = self.path.parts_of(run_of(&record)?);
+        let mut parts = self.path.parts_of(run_of(&record)?);
+        if is_asked {
+            parts.iter_mut().for_each(|part| part.limit_bytes_per_s = limit(bench, part));
+        }
         let changed = parts.len() + 1 + usize::from(other.is_some());
         let Some([each, within]) = self.times(begin, beside, changed, is_asked)? else {
             return Ok(None);
@@ -120,7 +134,8 @@ impl Search<'_> {
         bench.recorder.expect(Forecast::budget(within));
         let request = PathRequest { seconds: each.as_secs_f64(), ..first };
         let first_round = Instant::now();
-        let explained = explain(
+        let search = within.mul_f64(if is_asked { SEARCH } else { 1.0 });
+        let mut explained = explain(
             |load| {
                 let other = other.as_ref().map(|(other, _)| other);
                 let request = load.of(request.clone(), self.path, other);
@@ -134,11 +149,43 @@ impl Search<'_> {
             },
             &parts,
             other.as_ref().map(|(_, name)| name.as_str()),
-            |rounds| begin.elapsed() + first_round.elapsed().div_f64(rounds as f64) < within,
+            |rounds| begin.elapsed() + first_round.elapsed().div_f64(rounds as f64) < search,
         )?;
+        if is_asked {
+            self.try_changes(bench, &request, begin + within, &mut explained.limit);
+        }
         let record = proved(bench, &request, study, &explained, self.path)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))
+    }
+
+    /// Runs the path with another value for one field after the other, while there is time, and
+    /// the fastest of these once more, in its best layout if that is open.
+    fn try_changes(&self, bench: &Bench, own: &PathRequest, until: Instant, limit: &mut PathLimit) {
+        let time = until.saturating_duration_since(Instant::now()) / 2;
+        let (begin, mut best) = (Instant::now(), None);
+        for (what, path) in self.path.alternatives() {
+            let changed = PathRequest { path, ..own.clone() };
+            // One that the source cannot give, such as blocks beyond a short file, is left out.
+            let gain = gain(bench, [own, &changed], TRY, TRIES).ok().map(|gain| gain.mean);
+            if bench.runner.stop.is_set() || begin.elapsed() > time {
+                break;
+            }
+            limit.tried.extend(gain.map(|_| what.clone()));
+            if gain > best.as_ref().map_or(Some(1.0), |(best, ..)| *best) {
+                best = Some((gain, what, changed));
+            }
+        }
+        let Some((_, mut what, mut changed)) = best else { return };
+        if self.path.is_auto(self.layout.as_ref())
+            && let Ok(Some((fastest, layout))) = changed.fastest(&bench.runner.stop)
+            && (&fastest.layout, &fastest.cpus) != (&own.layout, &own.cpus)
+        {
+            (changed, what) = (fastest, format!("{what}, layout {layout}"));
+        }
+        let each = Duration::from_secs_f64(own.seconds);
+        let gain = gain(bench, [own, &changed], each, CONFIRMED).ok();
+        limit.change = gain.map(|gain| PathChange { what, gain });
     }
 
     /// Returns the time of a run, and that of the whole search. One that is too short is refused if
@@ -180,6 +227,33 @@ fn first_run(bench: &Bench, first: &PathRequest) -> Result<(RunRecord, Duration)
     Ok((record, beside.min(again)))
 }
 
+/// Returns the factor by which the second of two requests is faster than the first.
+fn gain(
+    bench: &Bench,
+    requests: [&PathRequest; 2],
+    time: Duration,
+    pairs: usize,
+) -> Result<Interval, Failure> {
+    let run = |is_changed: bool| {
+        let request = requests[usize::from(is_changed)].clone();
+        let request = PathRequest { seconds: time.as_secs_f64(), ..request };
+        let record = probe_quietly(bench, &request)?;
+        let run = run_of(&record)?;
+        Ok(1.0 / run.per_s(run.payload_bytes))
+    };
+    alternately(run, pairs)
+}
+
+/// Measures what this host can do at most in as many threads; `None` if nothing measures it.
+fn limit(bench: &Bench, part: &PathPart) -> Option<f64> {
+    let Some(LimitSpec::Measured { workload, scale, .. }) = &part.limit else { return None };
+    let workload = workload.clone().with("lanes", part.threads as u64);
+    let job = engine(&workload.kind).ok()?.parse(&workload).ok()?;
+    let settings = bench.runner.settings(StepPlan::Timed(LIMIT_TIME), PROBE, &[]);
+    let record = measure(&job, &settings, &bench.runner.context, &[], &mut []).ok()?;
+    Some(best_rate(&record).ok()?.per_s * scale)
+}
+
 /// Runs the path once more, for a record with the answer.
 fn proved(
     bench: &Bench,
@@ -201,26 +275,19 @@ fn proved(
     Ok(record)
 }
 
-fn tables(explained: &Explanation, block_bytes: f64) -> (String, String) {
-    let rate = |block_ns: f64| show_mb_per_s(block_bytes / block_ns.max(f64::MIN_POSITIVE) * 1e9);
-    let resource = |found: &Used| {
-        let (used, least_ns) = (&found.used, found.least_ns.mean);
-        let cycles = found.least_cycles.map_or("-".to_owned(), |cycles| significant(cycles, 3));
-        let shares = [used.mean, found.occupied.mean].map(|share| percent(share, 3));
-        [&[found.what.text()][..], &shares, &[cycles, show_ns(least_ns), rate(least_ns)]].concat()
+fn tables(explained: &Explanation) -> String {
+    let mut resources: Vec<&Used> = explained.resources.iter().collect();
+    resources.sort_by(|a, b| b.used.mean.total_cmp(&a.used.mean));
+    let resource = |found: &&Used| {
+        let [used, occupied] = [found.used, found.occupied].map(|share| percent(share.mean, 3));
+        vec![found.what.text(), used, occupied]
     };
-    let headings = ["resource", "use [%]", "use or wait [%]", "cycles", "per block", "max MB/s"];
-    let resources = numbers_from(1, &headings, explained.resources.iter().map(resource));
+    let headings = ["resource", "use [%]", "use or wait [%]"];
+    let resources = numbers_from(1, &headings, resources.iter().take(SHOWN).map(resource));
     let slope = |Slope { name, slope }: &Slope| {
         let interval = format!("{} to {}", significant(slope.low, 2), significant(slope.high, 2));
         vec![name.clone(), significant(slope.mean, 2), interval]
     };
     let headings = ["part", "slope", "interval"];
-    let slopes = numbers_from(1, &headings, explained.slopes.iter().map(slope));
-    let (rate, runs) = (rate(explained.block_ns.mean), explained.limit.runs);
-    let faster = significant(explained.more_buffers.mean, 3);
-    let last = format!(
-        "rate: {rate} MB/s; with eight times as many buffers {faster} times that; {runs} runs"
-    );
-    (format!("{resources}\n{slopes}"), last)
+    resources + "\n" + &numbers_from(1, &headings, explained.slopes.iter().map(slope))
 }

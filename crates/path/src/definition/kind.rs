@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use daqmeter_harness::{Fault, did_you_mean};
+use daqmeter_harness::{Fault, LimitSpec, did_you_mean};
 use daqmeter_record::path::PathLink;
 use toml::Table;
 
@@ -86,6 +86,8 @@ pub(crate) struct Facts {
     pub(crate) may_change: bool,
     /// Bytes of memory that a source makes blocks from.
     pub(crate) span_bytes: usize,
+    /// What this host can do at most instead of its work on a block.
+    pub(crate) limit: Option<LimitSpec>,
     /// Link of an emulated crate that a source's blocks cross.
     pub(crate) uplink: Option<PathLink>,
     /// Seconds for which a source may wait at its end.
@@ -107,6 +109,13 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn of(text: impl Into<String>) -> Facts {
         Facts { text: text.into(), ..Facts::default() }
+    }
+
+    /// Adds the limit of work that reads that many bytes, and for each `stride_bytes` of them
+    /// writes `out_bytes`.
+    pub(crate) fn beside_memory(self, bytes: usize, stride_bytes: u64, out_bytes: u64) -> Facts {
+        let limit = Some(LimitSpec::memory(bytes as u64, stride_bytes, out_bytes));
+        Facts { limit, ..self }
     }
 }
 

@@ -17,7 +17,7 @@ element_type!(Checksum, "checksum", StageElement);
 impl StageElement for Checksum {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.without_card()?;
-        Ok(Facts::of("checksum"))
+        Ok(Facts::of("checksum").beside_memory(flow.bytes, 1, 0))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

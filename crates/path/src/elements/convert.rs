@@ -36,9 +36,12 @@ impl StageElement for Converted {
         unless(flow.bytes.is_multiple_of(2), "kind", problem)?;
         self.request.check(flow.bytes as u64 / 2)?;
         let (conversion, decimation) = self.request.of(self.function).expect("a conversion");
-        flow.bytes = decimation.kept(flow.bytes / 2) * conversion.out_bytes();
+        let facts = Facts::of(format!("convert, function {}", self.function.number()));
+        let (stride_bytes, out_bytes) = (2 * decimation.factor, conversion.out_bytes());
+        let facts = facts.beside_memory(flow.bytes, stride_bytes as u64, out_bytes as u64);
+        flow.bytes = decimation.kept(flow.bytes / 2) * out_bytes;
         flow.unit = NUMBERS;
-        Ok(Facts::of(format!("convert, function {}", self.function.number())))
+        Ok(facts)
     }
 
     fn work(&self, in_bytes: usize, last_level_bytes: u64) -> Result<Work, Fault> {

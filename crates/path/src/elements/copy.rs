@@ -37,7 +37,8 @@ fn copy_kernel<'de, D: Deserializer<'de>>(from: D) -> Result<CopyKernel, D::Erro
 impl StageElement for Copied {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.without_card()?;
-        Ok(Facts::of(format!("copy {}", self.by.name())))
+        let facts = Facts::of(format!("copy {}", self.by.name()));
+        Ok(facts.beside_memory(flow.bytes, 1, 1))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

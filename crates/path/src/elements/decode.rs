@@ -36,7 +36,7 @@ impl StageElement for Decoded {
         unless(bytes.is_multiple_of(whole), "kind", problem)?;
         self.format = Some(format);
         let digest = self.scenario.as_ref().map_or("", Resolved::digest).to_owned();
-        Ok(Facts { digest, ..Facts::of("decode") })
+        Ok(Facts { digest, ..Facts::of("decode").beside_memory(bytes, 1, 0) })
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {

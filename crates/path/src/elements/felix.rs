@@ -29,11 +29,12 @@ impl SourceElement for Felix {
         flow.whole_blocks(&mut self.span)?;
         flow.scenario = Some(self.scenario.clone());
         flow.unit = FELIX;
+        let facts = Facts::of(format!("felix {}", self.scenario.name()));
         Ok(Facts {
             digest: self.scenario.digest().to_owned(),
             is_emulated: true,
             span_bytes: self.span.0,
-            ..Facts::of(format!("felix {}", self.scenario.name()))
+            ..facts.beside_memory(self.span.0, 1, 0)
         })
     }
 

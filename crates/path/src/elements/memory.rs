@@ -26,7 +26,8 @@ impl SourceElement for Memory {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.whole_blocks(&mut self.span)?;
         let span_bytes = self.span.0;
-        Ok(Facts { span_bytes, ..Facts::of(format!("memory, {}", show_bytes(span_bytes as u64))) })
+        let facts = Facts::of(format!("memory, {}", show_bytes(span_bytes as u64)));
+        Ok(Facts { span_bytes, ..facts.beside_memory(span_bytes, 1, 0) })
     }
 
     fn sources(&self, name: &str, block_bytes: usize) -> Result<Vec<Named>, Fault> {

@@ -18,7 +18,7 @@ element_type!(ReadOnce, "read", SinkElement);
 impl SinkElement for ReadOnce {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
         flow.without_card()?;
-        Ok(Facts::of("read"))
+        Ok(Facts::of("read").beside_memory(flow.bytes, 1, 0))
     }
 
     fn sink(&self, _block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {

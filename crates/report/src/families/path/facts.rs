@@ -3,17 +3,21 @@
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
-    Brings, Interval, LimitFound, PathLimit, PathRun, Served, TriedLayout,
+    Brings, Interval, LimitFound, PathCost, PathLimit, PathRun, PathThread, PathUsed, Served,
+    TriedLayout,
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::sanitise::shell_word;
-use daqmeter_record::units::{joined, plural, show_bytes, show_mb_per_s, show_ns, significant};
+use daqmeter_record::units::{
+    self, joined, plural, show_bytes, show_mb_per_s, show_ns, significant,
+};
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use serde::Serialize;
 
 use crate::aligned::{time, wrapped};
 use crate::families::felix::asserted_by;
-use crate::family::WORTH_A_CHANGE;
+use crate::family::{WORTH_A_CHANGE, all_cpus, prefixed};
+use crate::groups::in_groups;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Said {
@@ -42,8 +46,9 @@ pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -
         ("pause", pause(run)),
         ("rate", own_rate(run)),
         ("limit", limit(run, &resources, name)),
-        ("used", used(run, &resources)),
-        ("change", change(run)),
+        ("used", run.limit.is_none().then(|| used(run, &resources)).flatten()),
+        ("work", run.limit.as_ref().and_then(work)),
+        ("change", run.limit.as_ref().and_then(change)),
         ("this host", this_host(run, &resources)),
     ];
     all.into_iter().filter_map(|(about, text)| Some(Said { about, text: text? })).collect()
@@ -62,11 +67,19 @@ pub(super) fn headline(name: &str, run: &PathRun, record: &RunRecord) -> String 
     }
 }
 
-/// Leaves out the facts that the first sentence, or the table of a search, has told.
-pub(super) fn behind(mut said: Vec<Said>, run: &PathRun) -> Vec<Said> {
-    let told = if run.limit.is_some() { &["limit", "used"][..] } else { &["carries"] };
-    said.retain(|said| !told.contains(&said.about));
+/// Leaves out the facts that the first sentence has told.
+pub(super) fn behind(mut said: Vec<Said>) -> Vec<Said> {
+    said.retain(|said| said.about != "carries");
     said
+}
+
+/// Facts behind the sentence of a search, in their order.
+const EXPLAINED: [&str; 6] = ["work", "change", "rate", "pause", "path", "checked"];
+
+/// Leaves out what a search does not answer.
+pub(super) fn explained(said: Vec<Said>) -> Vec<Said> {
+    let named = |about: &&str| said.iter().find(|said| said.about == *about).cloned();
+    EXPLAINED.iter().filter_map(named).collect()
 }
 
 fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
@@ -236,8 +249,8 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
             false => format!("not searched; {most}. `daqmeter path explain {name}` searches"),
         });
     };
-    let used = limit.used.as_ref().map_or("is used up".to_owned(), |used| used.text());
-    let (found, runs) = (named(&limit.found), limit.runs);
+    let used = limit.used.as_ref().map_or(String::new(), |used| at_work(used, run, &limit.found));
+    let (found, runs) = (who(run, &limit.found), limit.runs);
     let is_beyond = limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s);
     let beyond = if is_beyond { "above its own rate: " } else { "" };
     let proof = match &limit.found {
@@ -254,13 +267,16 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
         LimitFound::Limit(What::Between { .. }) => "both ends wait for it".to_owned(),
         LimitFound::Limit(What::HandOver) => hand_over(limit),
         LimitFound::Limit(What::Placement) => limit.other.as_ref().map_or(String::new(), |it| {
-            let share = significant(it.waits_for_cpu * 100.0, 2);
-            format!("{} waits for its CPU {share} % of the time", it.waits)
+            format!("{} waits for its CPU {} % of the time", it.waits, percent_of(it.waits_for_cpu))
         }),
-        LimitFound::Limit(what) if what.follows_no_part() => {
-            format!("it {used}, and slowing a part changes nothing")
+        LimitFound::Limit(What::OtherPrograms) => {
+            let share = percent_of(limit.others);
+            format!("they use {share} % of the CPUs, and threads of the path wait for one")
         }
-        LimitFound::Limit(_) => format!("it {used}, and slowing it slows the path"),
+        LimitFound::Limit(what) if what.follows_no_part() => {
+            format!("{used}; slowing a part changes nothing")
+        }
+        LimitFound::Limit(_) => format!("{used}; slowing it slows the path"),
     };
     Some(format!("{beyond}{found}: {proof} ({runs} runs, in which each part was slowed)"))
 }
@@ -274,13 +290,73 @@ pub(super) fn named(found: &LimitFound) -> String {
     }
 }
 
-/// Returns the change whose gain was measured, and the factor by which the path is faster.
+/// Names a limit; threads of which each CPU has one are the CPUs.
+fn who(run: &PathRun, found: &LimitFound) -> String {
+    if has_each_cpu(run, found) { all_cpus(run.cpus) } else { named(found) }
+}
+
+/// Tests if the limit is the work of threads of which each CPU has one.
+pub(super) fn has_each_cpu(run: &PathRun, found: &LimitFound) -> bool {
+    let threads: Vec<&PathThread> = threads_of(run, found).collect();
+    !threads.is_empty()
+        && threads.len() as f64 >= run.cpus
+        && !threads.into_iter().any(waits_in_calls)
+}
+
+/// Tests if a thread waits for a device or in system calls for half as long as it works.
+pub(super) fn waits_in_calls(thread: &PathThread) -> bool {
+    thread.end.is_none() && thread.elsewhere_ns > thread.busy_ns / 2
+}
+
+/// Threads that are the limit.
+fn threads_of<'a>(run: &'a PathRun, found: &'a LimitFound) -> impl Iterator<Item = &'a PathThread> {
+    let name = match found {
+        LimitFound::Limit(What::Threads { name, .. }) => Some(name),
+        _ => None,
+    };
+    run.threads.iter().filter(move |thread| name == Some(&thread.part))
+}
+
+fn percent_of(share: f64) -> String {
+    units::percent(share.min(1.0), 2)
+}
+
+/// Share of the time in wait for a CPU that is worth a mention.
+const WORTH_A_WORD: f64 = 0.05;
+
+/// Says how a limit spends its time: `at work 78 %, waiting for a CPU 20 % of the time`.
+fn at_work(used: &PathUsed, run: &PathRun, found: &LimitFound) -> String {
+    let waits = threads_of(run, found).any(waits_in_calls);
+    let works = if waits { "waiting in calls" } else { "at work" };
+    let all = [(works, used.works.mean), ("waiting for a CPU", used.waits_for_cpu)];
+    let shown = all.into_iter().filter(|(_, share)| *share > WORTH_A_WORD);
+    let shown = shown.map(|(what, share)| format!("{what} {} %", percent_of(share)));
+    joined(shown, ", ").map_or(String::new(), |shown| shown + " of the time")
+}
+
+/// Least share of the work that is worth a mention.
+const WORTH_A_PART: f64 = 0.01;
+
+/// Names the parts of a limit's work, the largest first, with what this host can do instead.
+fn work(limit: &PathLimit) -> Option<String> {
+    let part = |cost: &PathCost| {
+        let beside = cost.limit_bytes_per_s.map_or(String::new(), |most| {
+            let [own, most] = [cost.bytes_per_s, most].map(|rate| prefixed(rate, "B/s"));
+            format!(" ({own} a CPU, where memory and caches give {most})")
+        });
+        format!("{} {} %{beside}", cost.name, percent_of(cost.share))
+    };
+    joined(limit.costs.iter().filter(|cost| cost.share >= WORTH_A_PART).map(part), "; ")
+}
+
+/// Returns the change with the largest gain that was measured, if it pays.
 pub(super) fn measured_change(limit: &PathLimit) -> Option<(String, Interval)> {
-    let other = limit.other.as_ref().filter(|other| other.gain.low > WORTH_A_CHANGE);
-    match other {
-        Some(other) => Some((format!("layout {}", other.layout), other.gain)),
-        None => Some(("8x buffers".to_owned(), limit.gain?)),
-    }
+    let layout = limit.other.as_ref().map(|it| (format!("layout {}", it.layout), it.gain));
+    let buffers = limit.gain.map(|gain| ("8x buffers".to_owned(), gain));
+    let field = limit.change.as_ref().map(|it| (it.what.clone(), it.gain));
+    let all = [layout, buffers, field].into_iter().flatten();
+    let pays = all.filter(|(_, gain)| gain.mean >= WORTH_A_CHANGE && gain.low > 1.0);
+    pays.max_by(|(_, a), (_, b)| a.mean.total_cmp(&b.mean))
 }
 
 /// Writes what a hand-over costs. The work of the parts alone leaves time.
@@ -288,46 +364,25 @@ fn hand_over(limit: &PathLimit) -> String {
     let Some(cost) = &limit.other else { return String::new() };
     let cycles =
         cost.cycles.map_or(String::new(), |it| format!(" ({} cycles)", significant(it, 3)));
-    let percent = |share: f64| significant(share * 100.0, 2);
     format!(
         "the threads spend {}{cycles} on each block besides the work of the parts: {} % to sleep and wake up, {} % to move the block between caches",
         show_ns(cost.ns),
-        percent(cost.wake_up),
-        percent(1.0 - cost.wake_up)
+        percent_of(cost.wake_up),
+        percent_of(1.0 - cost.wake_up)
     )
 }
 
 fn used(run: &PathRun, resources: &[Resource]) -> Option<String> {
     let mut all: Vec<&Resource> = resources.iter().collect();
     all.sort_by(|a, b| b.least_ns().total_cmp(&a.least_ns()));
-    let named = joined(all.iter().take(MAX_USED).map(|one| percent(run, one)), ", ")?;
-    let of = match &run.limit {
-        None => "",
-        Some(limit) if !run.is_paced && differs(limit, run, resources) => {
-            "in this run, unlike in the search: "
-        }
-        Some(_) => "in this run: ",
-    };
-    Some(of.to_owned() + &named)
+    joined(all.iter().take(MAX_USED).map(|one| percent(run, one)), ", ")
 }
 
-/// Difference of a share in two runs that is worth a mention.
-const DIFFERENT: f64 = 0.1;
-
-/// Tests if the limit was used otherwise in the runs that searched for it.
-fn differs(limit: &PathLimit, run: &PathRun, resources: &[Resource]) -> bool {
-    let (LimitFound::Limit(what), Some(used)) = (&limit.found, &limit.used) else { return false };
-    let here = resources.iter().find(|resource| resource.what == *what);
-    let share = |here: &Resource| here.least_ns() / block_ns(run);
-    here.is_some_and(|here| (share(here) - used.works.mean).abs() > DIFFERENT)
-}
-
-/// Names the change that the limit asks for, with its gain if that was measured.
-fn change(run: &PathRun) -> Option<String> {
-    let limit = run.limit.as_ref()?;
+/// Names the change that pays with its measured gain, or those that were tried and do not.
+fn change(limit: &PathLimit) -> Option<String> {
     if let Some((what, gain)) = measured_change(limit) {
         let [mean, low, high] = [gain.mean, gain.low, gain.high].map(|it| significant(it, 3));
-        let how = match what.starts_with("layout fused") {
+        let how = match what.contains("layout fused") {
             true => " (each block from end to end in one thread)",
             false => "",
         };
@@ -336,29 +391,23 @@ fn change(run: &PathRun) -> Option<String> {
         ));
     }
     let what = match &limit.found {
-        LimitFound::CannotTell => return None,
-        LimitFound::NoSingleOne => {
-            return Some("no single change: no single part is the bottleneck".to_owned());
+        LimitFound::Limit(What::Between { name, .. }) => {
+            Some(format!("another transport than {name}, or larger blocks"))
         }
-        LimitFound::Limit(what) => what,
+        LimitFound::Limit(What::Cpu(cpu)) => Some(format!("take a thread off CPU {cpu}")),
+        LimitFound::Limit(What::Link { name, .. }) => Some(format!("a faster link than {name}")),
+        LimitFound::Limit(What::OtherPrograms) => Some("run it without them".to_owned()),
+        _ => None,
     };
-    Some(match what {
-        What::Threads { name, .. } => {
-            let threads = run.threads.iter().filter(|thread| thread.part == *name).count();
-            let more = match threads as f64 >= run.cpus.max(1.0) {
-                true => "more CPUs: each CPU has one of its threads",
-                false => "more threads for it",
-            };
-            format!("less work in {name}, or {more}")
-        }
-        What::Between { name, .. } => format!("another transport than {name}, or larger blocks"),
-        What::Cpu(cpu) => format!("take a thread off CPU {cpu}"),
-        What::AllCpus => "more CPUs, or less work".to_owned(),
-        What::Link { name, .. } => format!("a faster link than {name}"),
-        What::Buffers => "more buffers".to_owned(),
-        What::HandOver => "fewer threads for a block, or larger blocks".to_owned(),
-        What::Placement => "leave the threads to the scheduler".to_owned(),
-    })
+    joined(what.into_iter().chain(tried(limit)), "; ")
+}
+
+/// Writes the changes that were tried: `none of 3 that were tried pays: block=16KiB, 256KiB; ...`.
+fn tried(limit: &PathLimit) -> Option<String> {
+    let fields = in_groups(limit.tried.iter().filter_map(|one| one.split_once('=')));
+    let field = |(field, values): &(&str, Vec<&str>)| format!("{field}={}", values.join(", "));
+    let all = joined(fields.iter().map(field), "; ")?;
+    Some(format!("none of {} that were tried pays: {all}", limit.tried.len()))
 }
 
 /// Names the longest time without a block, and the buffers that a source that cannot wait needs for
@@ -487,11 +536,11 @@ mod tests {
         run.is_paced = true;
         assert!(of(&run, "limit").starts_with("not searched: blocks"));
         let gain = |mean: f64| Interval { mean, low: mean - 0.1, high: mean + 0.1 };
-        let works = "convert: it works 78 % and waits for a CPU 20 %";
+        let works = "convert: at work 78 %, waiting for a CPU 20 % of the time; slowing it slows";
         let buffers = "8x buffers: 1.9 times as fast (1.8 to 2, measured alternately)";
         for (what, gained, limit, change) in [
-            (convert(), None, works, "less work in convert, or more threads for it"),
-            (link(), None, "and slowing a part changes nothing", "a faster link than PCIe"),
+            (convert(), None, works, ""),
+            (link(), None, "slowing a part changes nothing", "a faster link than PCIe"),
             (What::Buffers, Some(1.9), "too few buffers: eight times as many make", buffers),
         ] {
             run.limit = found(LimitFound::Limit(what));
@@ -501,15 +550,6 @@ mod tests {
             let said = of(&run, "limit");
             assert!(said.contains(limit) && said.contains("94 runs"), "{said}");
             assert_eq!(of(&run, "change"), change);
-        }
-        run.is_paced = false;
-        run.limit = found(LimitFound::Limit(convert()));
-        let used = |mean: f64| Some(PathUsed { works: gain(mean), waits_for_cpu: 0.0 });
-        for (works, says) in
-            [(0.95, "in this run: "), (0.78, "in this run, unlike in the search: ")]
-        {
-            run.limit.as_mut().unwrap().used = used(works);
-            assert!(of(&run, "used").starts_with(&format!("{says}convert 99 %")), "{says}");
         }
         run.limit = found(LimitFound::NoSingleOne);
         assert!(of(&run, "limit").starts_with("no single part: "));
@@ -524,13 +564,13 @@ mod tests {
         assert_eq!(of(&run, "rate"), "");
         run.limit.as_mut().unwrap().rate_bytes_per_s = Some(60e6);
         assert_eq!(of(&run, "rate"), "60 MB/s, 3 % of the 2000 MB/s that the path carries");
-        assert!(of(&run, "limit").starts_with("above its own rate: convert: it"));
+        assert!(of(&run, "limit").starts_with("above its own rate: convert: "));
         run.limit.as_mut().unwrap().rate_bytes_per_s = Some(3e9);
         assert!(
             of(&run, "rate")
                 .ends_with("150 % of the 2000 MB/s that the path carries: it cannot be kept")
         );
-        assert!(of(&run, "limit").starts_with("convert: it"));
+        assert!(of(&run, "limit").starts_with("convert: "));
     }
 
     #[test]

@@ -69,14 +69,23 @@ fn longest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
 
 /// Shows each run in sentences, with its threads, its queues and its faults.
 pub fn runs(records: &[RunRecord]) -> Frame {
+    shown(records, |said, run| {
+        let tables = tables::threads(run) + &tables::queues(run);
+        facts::lines(&facts::behind(said)) + "\n" + &tables
+    })
+}
+
+/// Shows the answer of a search in sentences.
+pub fn explained(records: &[RunRecord]) -> Frame {
+    shown(records, |said, _| facts::lines(&facts::explained(said)))
+}
+
+fn shown(records: &[RunRecord], text: fn(Vec<facts::Said>, &PathRun) -> String) -> Frame {
     let (mut tables, mut notes) = (String::new(), Vec::new());
     for record in records.iter().filter(|record| record.role.is_point()) {
         if let Some(run) = &record.sections.path {
             let said = facts::said(&name(record).unwrap_or_default(), run, record, 1);
-            tables.push_str(&facts::lines(&facts::behind(said, run)));
-            tables.push('\n');
-            tables.push_str(&tables::threads(run));
-            tables.push_str(&tables::queues(run));
+            tables.push_str(&text(said, run));
         }
         notes.extend(faults_and_ledgers(record));
         notes.extend(counted(record));
@@ -110,6 +119,10 @@ pub(crate) mod tests {
             runs: 33,
             used: None,
             gain: None,
+            costs: Vec::new(),
+            tried: Vec::new(),
+            change: None,
+            others: 0.0,
             other: None,
             longest_gap_ns: 0,
             carries_bytes_per_s: 65e6,
@@ -200,7 +213,7 @@ pub(crate) mod tests {
         let [of_a, of_b] = ["pattern on daq-a\n", "pattern on daq-b\n"]
             .map(|name| text.split(name).nth(1).unwrap());
         assert!(
-            of_a.contains("carries    2000 MB/s") && of_a.contains("limit      copy: it"),
+            of_a.contains("carries    2000 MB/s") && of_a.contains("limit      copy: "),
             "{text}"
         );
         assert!(

@@ -1,13 +1,15 @@
 //! A path on one line of the survey's screen and in one row of the page's picture: rate, layout,
 //! bottleneck, next step, and the use of each part.
 
-use daqmeter_record::path::{LimitFound, PathLimit, PathRun, PathThread};
+use daqmeter_record::path::{LimitFound, PathLimit, PathRun};
 use daqmeter_record::resources::{Resource, What, resources};
 use daqmeter_record::units::{percent, plural, significant};
 use daqmeter_record::{RunRecord, sanitise};
 use serde::Serialize;
 
-use super::facts::{Kept, Said, block_ns, kept, lines, measured_change, named, said};
+use super::facts::{
+    Kept, Said, block_ns, has_each_cpu, kept, lines, measured_change, named, said, waits_in_calls,
+};
 use super::{PathPoint, Run, longest, paths};
 use crate::aligned::{TextColumn, table, wrapped};
 use crate::family::{all_cpus, prefixed};
@@ -64,9 +66,6 @@ struct Use {
 /// Name of the use of all CPUs.
 const CPUS: &str = "CPUs";
 
-/// Share of the time of all CPUs from which on the host is full.
-const FULL: f64 = 0.9;
-
 impl PathRow {
     pub(super) fn of(
         name: &str,
@@ -76,7 +75,7 @@ impl PathRow {
     ) -> PathRow {
         let parts = parts(run, resources);
         let cpus = cpus_used(run);
-        let (limited_by, limit) = limited_by(run, &parts, cpus);
+        let (limited_by, limit) = limited_by(run, &parts);
         let of_part = |(name, share): &(String, f64)| Use {
             name: name.clone(),
             percent: (share * 100.0).clamp(0.0, 100.0),
@@ -137,39 +136,25 @@ fn largest(parts: &[(String, f64)]) -> Option<&(String, f64)> {
 }
 
 /// Returns the bottleneck in words, and the use that it is.
-fn limited_by(run: &PathRun, parts: &[(String, f64)], cpus: f64) -> (String, Option<String>) {
+fn limited_by(run: &PathRun, parts: &[(String, f64)]) -> (String, Option<String>) {
     let all = all_cpus(run.cpus);
     let Some(limit) = run.limit.as_ref().filter(|_| !keeps_its_rate(run)) else {
         let words = if run.is_paced { "its own rate" } else { "not searched" };
         return (words.to_owned(), None);
     };
-    let (element, name) = match &limit.found {
+    let name = match &limit.found {
         LimitFound::Limit(What::AllCpus) => return (all, Some(CPUS.to_owned())),
-        LimitFound::Limit(What::Threads { .. }) if cpus >= FULL || shares_all_cpus(run, limit) => {
-            return (all, Some(CPUS.to_owned()));
-        }
-        LimitFound::Limit(What::Threads { element, name }) => (*element, name),
+        found if has_each_cpu(run, found) => return (all, Some(CPUS.to_owned())),
+        LimitFound::Limit(What::Threads { name, .. }) => name,
         found => return (named(found), None),
     };
-    let mut threads = run.threads.iter().filter(|thread| thread.element == element);
-    let waits = threads.any(|thread| thread.elsewhere_ns > thread.busy_ns / 2);
+    let waits = run.threads.iter().filter(|thread| thread.part == *name).any(waits_in_calls);
     let of_all = parts.iter().find(|(part, _)| part == name);
     match of_all.or_else(|| largest(parts)) {
         Some((part, _)) if waits => ("waiting".to_owned(), Some(part.clone())),
         Some((part, _)) => (part.clone(), Some(part.clone())),
         None => (name.clone(), None),
     }
-}
-
-/// Tests if all threads work or wait for a CPU all the time, and there is one for each CPU: other
-/// programs have the rest of the CPUs.
-fn shares_all_cpus(run: &PathRun, limit: &PathLimit) -> bool {
-    let is_ready = |thread: &PathThread| {
-        let ready_ns = thread.busy_ns.saturating_add(thread.preempted_ns.unwrap_or(0));
-        ready_ns as f64 >= FULL * thread.wall_ns as f64
-    };
-    let used = limit.used.as_ref().map_or(0.0, |used| used.works.mean + used.waits_for_cpu);
-    used >= FULL && run.threads.len() as f64 >= run.cpus && run.threads.iter().all(is_ready)
 }
 
 /// Tests if the run had a rate that is not known to be more than the path carries.
