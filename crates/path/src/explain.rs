@@ -338,7 +338,12 @@ impl Rounds<'_> {
             Some(found) => found,
             None => self.answer(&slopes, &resources, more_buffers),
         };
-        let at = resources.iter().position(|one| found == LimitFound::Limit(one.what.clone()));
+        let largest = resources.iter().map(|one| one.used.mean).fold(0.0, f64::max);
+        let is_its = |one: &Used| match &found {
+            LimitFound::Limit(What::OtherPrograms) => one.used.mean >= largest,
+            found => *found == LimitFound::Limit(one.what.clone()),
+        };
+        let at = resources.iter().position(is_its);
         let used = at.map(|at| &resources[at]).map(|own| PathUsed {
             works: own.used,
             waits_for_cpu: match own.what {

@@ -163,16 +163,16 @@ impl Search<'_> {
     /// the fastest of these once more, in its best layout if that is open.
     fn try_changes(&self, bench: &Bench, own: &PathRequest, until: Instant, limit: &mut PathLimit) {
         let time = until.saturating_duration_since(Instant::now()) / 2;
-        let (begin, mut best) = (Instant::now(), None);
+        let (begin, mut best) = (Instant::now(), None::<(f64, String, PathRequest)>);
         for (what, path) in self.path.alternatives() {
             let changed = PathRequest { path, ..own.clone() };
             // One that the source cannot give, such as blocks beyond a short file, is left out.
-            let gain = gain(bench, [own, &changed], TRY, TRIES).ok().map(|gain| gain.mean);
+            let gain = gain(bench, [own, &changed], TRY, TRIES).map_or(0.0, |gain| gain.mean);
             if bench.runner.stop.is_set() || begin.elapsed() > time {
                 break;
             }
-            limit.tried.extend(gain.map(|_| what.clone()));
-            if gain > best.as_ref().map_or(Some(1.0), |(best, ..)| *best) {
+            limit.tried.extend((gain > 0.0).then(|| what.clone()));
+            if gain > best.as_ref().map_or(1.0, |(best, ..)| *best) {
                 best = Some((gain, what, changed));
             }
         }

@@ -113,7 +113,7 @@ fn a_card_that_is_read_out_live_is_explained_with_what_shares_the_reader_s_threa
         "title = \"a card\"\nblock = \"1KiB\"\n[source]\nkind = \"card\"\nscenario = \"./card.toml\"\n[[stage]]\nkind = \"to-host\"\n[[stage]]\nkind = \"tcp\"\n[sink]\nkind = \"receiver\"\n",
     );
     let text = folder.done("path explain path.toml --time 8s");
-    for wanted in ["its limit: ", "to-host works for: card ", "\n card ", "\n receiver "] {
+    for wanted in ["its limit is ", "\n card ", "\n to-host ", "\n receiver "] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
 }
@@ -149,7 +149,7 @@ fn an_explanation_names_the_slow_part_and_never_another() {
     let folder = slow();
     let text =
         folder.done("path explain slow.toml --layout pipeline --time 8s --records out.jsonl");
-    for part in ["\n memory ", "\n work ", "\n read ", "its limit: "] {
+    for part in ["\n memory ", "\n work ", "\n read ", "its limit is "] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // The last record is a run of the path with the answer, for pages and tables.

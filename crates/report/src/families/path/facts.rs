@@ -61,7 +61,7 @@ pub(super) fn headline(name: &str, run: &PathRun, record: &RunRecord) -> String 
         Some(found) => {
             let limit = limit(run, &resources(record), &name);
             let rate = show_mb_per_s(found.carries_bytes_per_s);
-            format!("{name} carries {rate} MB/s; its limit: {}", limit.unwrap_or_default())
+            format!("{name} carries {rate} MB/s; its limit is {}", limit.unwrap_or_default())
         }
         None => format!("{name} carries {}", carries(run, record, 1)),
     }
@@ -251,16 +251,14 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
     };
     let used = limit.used.as_ref().map_or(String::new(), |used| at_work(used, run, &limit.found));
     let (found, runs) = (who(run, &limit.found), limit.runs);
-    let is_beyond = limit.rate_bytes_per_s.is_some_and(|own| own < limit.carries_bytes_per_s);
-    let beyond = if is_beyond { "above its own rate: " } else { "" };
     let proof = match &limit.found {
         LimitFound::NoSingleOne => {
             let less = "slowing one slows the path less";
-            return Some(format!("{beyond}{found}: {less} ({runs} runs); {most}"));
+            return Some(format!("{found}: {less} ({runs} runs); {most}"));
         }
         LimitFound::CannotTell => {
             return Some(format!(
-                "{beyond}{found} after {runs} runs; {most}. Use `daqmeter path explain {name}` for longer runs"
+                "{found} after {runs} runs; {most}. Use `daqmeter path explain {name}` for longer runs"
             ));
         }
         LimitFound::Limit(What::Buffers) => "eight times as many make the path faster".to_owned(),
@@ -278,7 +276,7 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
         }
         LimitFound::Limit(_) => format!("{used}; slowing it slows the path"),
     };
-    Some(format!("{beyond}{found}: {proof} ({runs} runs, in which each part was slowed)"))
+    Some(format!("{found}: {proof} ({runs} runs, in which each part was slowed)"))
 }
 
 /// Names a limit in a few words.
@@ -564,13 +562,11 @@ mod tests {
         assert_eq!(of(&run, "rate"), "");
         run.limit.as_mut().unwrap().rate_bytes_per_s = Some(60e6);
         assert_eq!(of(&run, "rate"), "60 MB/s, 3 % of the 2000 MB/s that the path carries");
-        assert!(of(&run, "limit").starts_with("above its own rate: convert: "));
         run.limit.as_mut().unwrap().rate_bytes_per_s = Some(3e9);
         assert!(
             of(&run, "rate")
                 .ends_with("150 % of the 2000 MB/s that the path carries: it cannot be kept")
         );
-        assert!(of(&run, "limit").starts_with("convert: "));
     }
 
     #[test]
