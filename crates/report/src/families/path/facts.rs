@@ -486,7 +486,9 @@ fn how_many(run: &PathRun, served: &Served) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::path::{Interval, LinkBy, PathLimit, PathLink, PathQueue, PathUsed};
+    use daqmeter_record::path::{
+        Interval, LinkBy, PathChange, PathLimit, PathLink, PathQueue, PathUsed,
+    };
 
     use super::super::tests::{self, record};
     use super::*;
@@ -553,6 +555,54 @@ mod tests {
         assert!(of(&run, "limit").starts_with("no single part: "));
         run.limit = found(LimitFound::CannotTell);
         assert!(of(&run, "limit").starts_with("not clear after 94 runs"));
+    }
+
+    #[test]
+    fn work_has_its_parts_and_a_change_is_one_that_pays_or_those_that_were_tried() {
+        let mut run = run(2.0, [100, 990, 990]);
+        run.limit = found(LimitFound::Limit(What::AllCpus));
+        let limit = run.limit.as_mut().unwrap();
+        let cost = |name: &str, share, limit_bytes_per_s| PathCost {
+            name: name.to_owned(),
+            share,
+            bytes_per_s: 8.4e9,
+            limit_bytes_per_s,
+        };
+        limit.costs = vec![cost("tcp", 0.52, None), cost("read", 0.47, Some(45e9))];
+        let tried = ["block=16KiB", "block=1MiB", "stage.1.by=avx2"];
+        limit.tried = tried.map(str::to_owned).to_vec();
+        assert_eq!(
+            of(&run, "work"),
+            "tcp 52 %; read 47 % (8.4 GB/s a CPU, where memory and caches give 45 GB/s)"
+        );
+        let none = "none of 3 that were tried pays: block=16KiB, 1MiB; stage.1.by=avx2";
+        assert_eq!(of(&run, "change"), none);
+        for (mean, low, wanted) in [(1.3, 1.2, "block=1MiB: 1.3 times"), (1.04, 1.01, none)] {
+            let gain = Interval { mean, low, high: 1.4 };
+            let change = Some(PathChange { what: "block=1MiB".to_owned(), gain });
+            run.limit.as_mut().unwrap().change = change;
+            assert!(of(&run, "change").starts_with(wanted), "{}", of(&run, "change"));
+        }
+    }
+
+    #[test]
+    fn threads_that_wait_in_calls_and_other_programs_are_not_the_work_of_the_path() {
+        let mut run = run(2.0, [20, 990, 10]);
+        let works = Interval { mean: 0.98, low: 0.9, high: 1.0 };
+        for (busy_ns, wanted) in [
+            (990_000_000, "convert: at work 98 % of the time"),
+            (90_000_000, "convert: waiting in calls 98 % of the time"),
+        ] {
+            let thread = &mut run.threads[1];
+            (thread.busy_ns, thread.elsewhere_ns) = (busy_ns, 1_000_000_000 - busy_ns);
+            run.limit = found(LimitFound::Limit(convert()));
+            run.limit.as_mut().unwrap().used = Some(PathUsed { works, waits_for_cpu: 0.0 });
+            assert!(of(&run, "limit").starts_with(wanted), "{}", of(&run, "limit"));
+        }
+        run.limit = found(LimitFound::Limit(What::OtherPrograms));
+        run.limit.as_mut().unwrap().others = 0.48;
+        let limit = of(&run, "limit");
+        assert!(limit.starts_with("other programs: they use 48 % of the CPUs"), "{limit}");
     }
 
     #[test]
