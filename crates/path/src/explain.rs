@@ -328,9 +328,7 @@ impl Rounds<'_> {
         let (slopes, gains) = self.effects();
         let [more_buffers, faster] = gains.map(|gains| interval(&gains, CONFIDENCE));
         let other = self.other.map(|layout| self.beside(layout, faster));
-        let taken = middle(self.free.iter().map(|seen| seen.waits_for_cpu.0)) > MIN_WAIT
-            && self.others() > MIN_OTHERS
-            && resources.iter().all(|one| one.used.mean < FULL);
+        let taken = self.is_beside_others() && resources.iter().all(|one| one.used.mean < FULL);
         let found = match self.layout_limit(other.as_ref()) {
             Some(LimitFound::Limit(What::HandOver)) | None if taken => {
                 LimitFound::Limit(What::OtherPrograms)
@@ -376,6 +374,14 @@ impl Rounds<'_> {
     fn others(&self) -> f64 {
         let sum = |of: fn(&Seen) -> f64| self.free.iter().map(of).sum::<f64>();
         sum(|seen| seen.others) / sum(|seen| seen.cpus).max(1.0)
+    }
+
+    /// Tests if other programs have much of the CPUs, and these do not idle, or a thread waits for one.
+    fn is_beside_others(&self) -> bool {
+        let free = |of: fn(&Seen) -> f64| middle(self.free.iter().map(of));
+        let own = free(|seen| seen.cpu_ns / (seen.block_ns * seen.cpus.max(1.0)));
+        let others = self.others();
+        others > MIN_OTHERS && (own + others > FULL || free(|seen| seen.waits_for_cpu.0) > MIN_WAIT)
     }
 
     /// Returns the limit if the other layout is faster although the work leaves time in this one.
@@ -466,20 +472,16 @@ impl Rounds<'_> {
             (0..used.len()).filter(|at| used[*at].used.high >= least).collect();
         largest.sort_by(|a, b| used[*b].used.mean.total_cmp(&used[*a].used.mean));
         // Of those that the path would follow alike the most used one.
-        let mut known: Vec<Vec<f64>> = Vec::new();
-        largest.retain(|at| {
-            let moves = self.moves(*at);
-            let is_new = !known.iter().any(|known| are_alike(known, &moves));
-            known.push(moves);
-            is_new
-        });
-        let agree = largest.iter().map(|at| self.agrees(*at, slopes)).collect::<Option<Vec<_>>>();
-        let agree = agree.unwrap_or_default();
-        let mut found = largest.iter().zip(agree).filter(|(_, agrees)| *agrees).map(|(at, _)| *at);
-        match (found.next(), found.next()) {
-            (Some(at), None) if used[at].occupied.low >= FULL => {
-                LimitFound::Limit(used[at].what.clone())
+        largest.dedup_by(|next, first| are_alike(&self.moves(*next), &self.moves(*first)));
+        let mut found = Vec::new();
+        for at in largest {
+            match self.agrees(at, slopes) {
+                None => return LimitFound::CannotTell,
+                Some(agrees) => found.extend(agrees.then_some(&used[at])),
             }
+        }
+        match found[..] {
+            [own] if own.occupied.low >= FULL => LimitFound::Limit(own.what.clone()),
             _ => LimitFound::CannotTell,
         }
     }
