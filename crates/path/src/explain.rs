@@ -176,11 +176,11 @@ pub const MIN_ROUNDS: usize = 4;
 const MORE_BUFFERS: usize = 8;
 /// Free runs the median of which is the present rate.
 const PRESENT: usize = 5;
-/// Most that the work of another layout would fill in this one, if this one is the limit.
-const LEAVES_TIME: f64 = 0.8;
-/// Least use of a resource beside which nothing else can gain much, with the time in which its
-/// threads wait for a CPU.
-const FULL: f64 = 0.85;
+/// Least use of a limit, with the time in which its threads wait for a CPU: hand-overs of blocks of
+/// 16 KiB leave a thread of 9 us of work 16 % of its time (`benches/validate.rs`, seed 1).
+const FULL: f64 = 0.8;
+/// Use of the fullest resource below which none alone is the limit.
+const NONE_FULL: f64 = 0.7;
 /// Most that any other is used, as a share of that.
 const CLEARLY: f64 = 0.95;
 /// Slope of what the path does not follow: nearer to that of a part with time to spare than to 1.
@@ -442,7 +442,7 @@ impl Rounds<'_> {
                 parts.map(|(at, part)| work_ns(&other.seen, at) / part.threads.max(1) as f64);
             part.fold(other.seen.cpu_ns / self.free[0].cpus.max(1.0), f64::max)
         };
-        middle(self.in_other().iter().map(most_ns)) < LEAVES_TIME * self.present_ns()
+        middle(self.in_other().iter().map(most_ns)) < FULL * self.present_ns()
     }
 
     fn used(&self) -> Vec<Used> {
@@ -461,11 +461,12 @@ impl Rounds<'_> {
     /// The need decides: of three threads on two CPUs each may wait longer than these are used.
     fn answer(&self, slopes: &[Vec<f64>], used: &[Used], more_buffers: Interval) -> LimitFound {
         let most = |of: fn(&Used) -> f64| used.iter().map(of).fold(0.0, f64::max);
-        if most(|one| one.occupied.high) < FULL {
-            return match more_buffers.low > 1.0 {
-                true => LimitFound::Limit(What::Buffers),
-                false => LimitFound::NoSingleOne,
-            };
+        match most(|one| one.occupied.high) {
+            fullest if fullest < FULL && more_buffers.low > 1.0 => {
+                return LimitFound::Limit(What::Buffers);
+            }
+            fullest if fullest < NONE_FULL => return LimitFound::NoSingleOne,
+            _ => {}
         }
         let least = CLEARLY * most(|one| one.used.low);
         let mut largest: Vec<usize> =
