@@ -16,10 +16,10 @@ use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell}
 
 /// Compare two sets of records, point by point.
 ///
-/// Each point is slower, faster, or not slower by more than a bound. All bounds of a comparison hold
-/// together with 99 %. What other programs and machines took is not a difference: it widens the
-/// bound. One file per side is enough. More files, or --history, give smaller bounds. To confirm a
-/// difference, use `daqmeter ab`.
+/// Each point is slower, faster, or not slower by more than a bound. All bounds of a comparison
+/// hold together with 99 %. What other programs and machines took is not a difference: it widens
+/// the bound. One file per side is enough. More files, or --history, give smaller bounds. To
+/// confirm a difference, use `daqmeter ab`.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/compare.txt"))]
 pub(crate) struct Arguments {

@@ -84,9 +84,9 @@ fn judged(arguments: &Arguments, nights: &[PathBuf], tonight: &[RunRecord]) -> E
     let last = &nights[nights.len().saturating_sub(NIGHTS)..];
     let before = of(last)?;
     if before.is_empty() {
-        return emit(
-            "the first night of this host in this folder: there is nothing to compare with\n",
-        );
+        let first =
+            "the first night of this host in this folder: there is nothing to compare with\n";
+        return if arguments.quiet { Ok(ExitCode::SUCCESS) } else { emit(first) };
     }
     let found = cmp(&before, tonight, &[], arguments.ignore);
     // What the last night allowed among its own shows which points have the power for a gate.

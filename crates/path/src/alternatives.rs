@@ -14,8 +14,8 @@ const TRIED: [(&str, &[&str]); 3] = [
 ];
 
 impl Path {
-    /// Paths with another value for one field, which is written as for `--set`. Those that this host
-    /// or the elements do not allow are left out.
+    /// Paths with another value for one field, which is written as for `--set`. Those that this
+    /// host or the elements do not allow are left out.
     pub fn alternatives(&self) -> Vec<(String, Path)> {
         let stages = (1..=self.stages.len()).map(|stage| format!("stage.{stage}."));
         let places: Vec<String> = [String::new()].into_iter().chain(stages).collect();

@@ -4,10 +4,10 @@
 //!
 //! Four kinds of runs are interleaved: free, as fast as the path goes; with known work added to
 //! each block of one element; with eight times as many buffers; and in another layout, if there is
-//! one. Free runs give the *use* of each resource, slowed runs the *slope* of each element: the time
-//! per block added to the whole over that added to the element. The resource that a block needs
-//! most is the limit if its threads work or wait for a CPU nearly always, and if the slopes confirm
-//! it with certainty; until then there are more rounds.
+//! one. Free runs give the *use* of each resource, slowed runs the *slope* of each element: the
+//! time per block added to the whole over that added to the element. The resource that a block
+//! needs most is the limit if its threads work or wait for a CPU nearly always, and if the slopes
+//! confirm it with certainty; until then there are more rounds.
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::path::{
@@ -190,7 +190,8 @@ const LITTLE: f64 = 0.5;
 const MIN_OTHERS: f64 = 1.0 - FULL;
 /// Least gain of another layout beside which the present one is the limit.
 const MIN_GAIN: f64 = 1.1;
-/// Least share of the time that a thread waits for its CPU, where its place or others are the limit.
+/// Least share of the time that a thread waits for its CPU, where its place or others are the
+/// limit.
 const MIN_WAIT: f64 = 0.15;
 /// Confidence of the intervals.
 const CONFIDENCE: f64 = 0.95;
@@ -376,7 +377,8 @@ impl Rounds<'_> {
         sum(|seen| seen.others) / sum(|seen| seen.cpus).max(1.0)
     }
 
-    /// Tests if other programs have much of the CPUs, and these do not idle, or a thread waits for one.
+    /// Tests if other programs have much of the CPUs, and these do not idle, or a thread waits for
+    /// one.
     fn is_beside_others(&self) -> bool {
         let free = |of: fn(&Seen) -> f64| middle(self.free.iter().map(of));
         let own = free(|seen| seen.cpu_ns / (seen.block_ns * seen.cpus.max(1.0)));

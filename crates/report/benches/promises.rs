@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, Gate, Verdict, cmp};
+use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, Gate, PointVerdict, cmp};
 use daqmeter_report::history::trends;
 
 /// Most pairs: they are spread evenly over all.
@@ -110,7 +110,7 @@ fn injected(files: &[Vec<RunRecord>], slower: &[Vec<RunRecord>]) {
     }
     for (name, all) in points {
         let count = |verdict| all.iter().filter(|point| point.verdict == verdict).count();
-        let [slower, faster] = [Verdict::Slower, Verdict::Faster].map(count);
+        let [slower, faster] = [PointVerdict::Slower, PointVerdict::Faster].map(count);
         let mean = all.iter().map(|point| point.ratio).sum::<f64>() / all.len() as f64;
         println!("{name}: of {} pairs {slower} slower, {faster} faster; {mean:.3}", all.len());
     }
@@ -150,7 +150,7 @@ fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
         gates[1] += usize::from(found.gate(0.1) == Gate::Passed);
         for point in &found.points {
             bounds.entry(kind(point)).or_default().push(point.bound);
-            if matches!(point.verdict, Verdict::Slower | Verdict::Faster) {
+            if matches!(point.verdict, PointVerdict::Slower | PointVerdict::Faster) {
                 *points.entry(format!("{} {:.2}", point.point, point.ratio)).or_default() += 1;
             }
         }
@@ -187,7 +187,7 @@ fn found(pairs: &[Pair<'_>], slower: f64) {
     for (a, b) in pairs {
         for point in cmp(a, &slowed(b, slower), &[], IGNORE).points {
             let (found, all) = counts.entry(kind(&point)).or_default();
-            *found += usize::from(point.verdict == Verdict::Slower);
+            *found += usize::from(point.verdict == PointVerdict::Slower);
             *all += 1;
         }
     }

@@ -20,7 +20,7 @@ use crate::rate::{is_done, other_hosts};
 /// Answer of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum PointVerdict {
     Slower,
     Faster,
     /// Not slower by more than its bound.
@@ -35,7 +35,8 @@ pub struct ComparedPoint {
     pub point: String,
     #[serde(flatten)]
     pub identity: StagePoint,
-    /// What is compared: `level`, `sustained`, the mean of all time, or `cpu`, CPU time in a second.
+    /// What is compared: `level`, `sustained`, the mean of all time, or `cpu`, CPU time in a
+    /// second.
     pub time: &'static str,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,
@@ -51,7 +52,7 @@ pub struct ComparedPoint {
     pub visible: f64,
     /// Largest slowdown that is not excluded, as a fraction.
     pub bound: f64,
-    pub verdict: Verdict,
+    pub verdict: PointVerdict,
     /// Why it is not comparable; empty otherwise.
     pub why: String,
     /// Side that is unlike the history, which the other resembles.
@@ -113,7 +114,7 @@ pub fn in_turn(a: &[RunRecord], b: &[RunRecord], ignore: f64, looks: f64) -> Com
 }
 
 /// Point of both sides, and what is said about it.
-struct Pair<'a> {
+struct BothSides<'a> {
     point: StagePoint,
     finding: Finding,
     sides: [Vec<Invocation<'a>>; 2],
@@ -161,9 +162,9 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
             slowed: if terms.in_turn { [0.0; 2] } else { [&a, &b].map(|side| slowed(side)) },
         };
         let (point_of, finding) = key;
-        Some((Pair { point: point_of, finding, sides: [a, b] }, point))
+        Some((BothSides { point: point_of, finding, sides: [a, b] }, point))
     });
-    let (pairs, points): (Vec<Pair>, Vec<Point>) = pairs.unzip();
+    let (pairs, points): (Vec<BothSides>, Vec<Point>) = pairs.unzip();
     let lossy = a.iter().chain(b).filter(|record| lost(record).is_some());
     let lossy: HashSet<_> = lossy.flat_map(points_of).map(|(point, _)| named(point)).collect();
     // In turn more pairs are all that could be had.
@@ -214,7 +215,7 @@ fn name(names: &Names, point: &StagePoint) -> String {
 }
 
 fn described(
-    pair: &Pair<'_>,
+    pair: &BothSides<'_>,
     effect: &Effect,
     names: &Names,
     most: f64,
@@ -223,11 +224,11 @@ fn described(
     let bound = effect.joint.1 - 1.0;
     let why = if is_lossy { "cycles were lost".to_owned() } else { doubt(pair, effect) };
     let verdict = match effect.verdict {
-        _ if is_lossy => Verdict::NotComparable,
-        Found::Slower => Verdict::Slower,
-        Found::Faster => Verdict::Faster,
-        Found::Bounded if bound <= most => Verdict::Bounded,
-        Found::Bounded => Verdict::NotComparable,
+        _ if is_lossy => PointVerdict::NotComparable,
+        Found::Slower => PointVerdict::Slower,
+        Found::Faster => PointVerdict::Faster,
+        Found::Bounded if bound <= most => PointVerdict::Bounded,
+        Found::Bounded => PointVerdict::NotComparable,
     };
     ComparedPoint {
         point: name(names, &pair.point),
@@ -242,7 +243,7 @@ fn described(
         visible: effect.visible,
         bound,
         verdict,
-        why: if verdict == Verdict::NotComparable { why } else { String::new() },
+        why: if verdict == PointVerdict::NotComparable { why } else { String::new() },
         odd: effect.odd.map(|side| SIDES[side]),
         is_ungated: false,
         invocations: (effect.invocations.0, effect.invocations.1),
@@ -253,7 +254,7 @@ fn described(
 const SIDES: [&str; 2] = ["A", "B"];
 
 /// Says what makes a bound large.
-fn doubt(pair: &Pair<'_>, effect: &Effect) -> String {
+fn doubt(pair: &BothSides<'_>, effect: &Effect) -> String {
     let others = |side: &[Invocation<'_>]| side.iter().map(|own| own.others).fold(1.0, f64::min);
     let others = pair.sides.each_ref().map(|side| others(side));
     let worst = usize::from(others[1] > others[0]);
@@ -294,15 +295,15 @@ const HEADINGS: [&str; 7] = ["verdict", "point", "A", "B", "B/A", "95 %", "at mo
 
 impl ComparedPoint {
     fn differs(&self) -> bool {
-        matches!(self.verdict, Verdict::Slower | Verdict::Faster)
+        matches!(self.verdict, PointVerdict::Slower | PointVerdict::Faster)
     }
 
     fn row(&self) -> Vec<String> {
         let verdict = match self.verdict {
-            Verdict::Slower => "slower",
-            Verdict::Faster => "faster",
-            Verdict::Bounded => "not slower",
-            Verdict::NotComparable => "not comparable",
+            PointVerdict::Slower => "slower",
+            PointVerdict::Faster => "faster",
+            PointVerdict::Bounded => "not slower",
+            PointVerdict::NotComparable => "not comparable",
         };
         vec![
             verdict.to_owned(),
@@ -324,7 +325,7 @@ impl ComparedPoint {
 
     /// Tests if B is slower by that fraction, and not because A is the odd side.
     pub(crate) fn is_slower_by(&self, by: f64) -> bool {
-        self.verdict == Verdict::Slower && self.ratio >= 1.0 + by && self.odd != Some("A")
+        self.verdict == PointVerdict::Slower && self.ratio >= 1.0 + by && self.odd != Some("A")
     }
 
     /// Says the answer: `slower by 3.1 % (2.6 to 3.6)`.
@@ -335,10 +336,10 @@ impl ComparedPoint {
             format!("{word} by {by} % ({from} to {to})")
         };
         match self.verdict {
-            Verdict::Slower => by("slower", [self.ratio, low, high]),
-            Verdict::Faster => by("faster", [self.ratio, high, low]),
-            Verdict::Bounded => format!("not slower by more than {}", percents(self.bound)),
-            Verdict::NotComparable => format!("not comparable here: {}", self.why),
+            PointVerdict::Slower => by("slower", [self.ratio, low, high]),
+            PointVerdict::Faster => by("faster", [self.ratio, high, low]),
+            PointVerdict::Bounded => format!("not slower by more than {}", percents(self.bound)),
+            PointVerdict::NotComparable => format!("not comparable here: {}", self.why),
         }
     }
 }
@@ -357,16 +358,16 @@ const MAX_DIFFERENCES: usize = 10;
 const MAX_NAMES: usize = 8;
 
 impl Compared {
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: PointVerdict) -> usize {
         self.of(verdict).count()
     }
 
-    fn of(&self, verdict: Verdict) -> impl Iterator<Item = &ComparedPoint> {
+    fn of(&self, verdict: PointVerdict) -> impl Iterator<Item = &ComparedPoint> {
         self.points.iter().filter(move |point| point.verdict == verdict)
     }
 
     fn concluded(&self) -> Conclusion {
-        let is_comparable = |point: &ComparedPoint| point.verdict != Verdict::NotComparable;
+        let is_comparable = |point: &ComparedPoint| point.verdict != PointVerdict::NotComparable;
         match () {
             () if !self.broken.is_empty() || self.points.iter().any(ComparedPoint::differs) => {
                 Conclusion::Different
@@ -384,8 +385,8 @@ impl Compared {
         levels.into_iter().all(|point| point.differs() || is_same(point.joint))
     }
 
-    /// Judges a gate at that fraction: failed if B is slower by it and not A the odd side, passed if
-    /// no point can be.
+    /// Judges a gate at that fraction: failed if B is slower by it and not A the odd side, passed
+    /// if no point can be.
     pub fn gate(&self, by: f64) -> Gate {
         if self.points.iter().any(|point| point.is_slower_by(by)) || !self.broken.is_empty() {
             return Gate::Failed;
@@ -395,7 +396,7 @@ impl Compared {
                 && point.odd != Some("A")
         };
         let could = |point: &&ComparedPoint| {
-            is_judged(point) && (point.bound >= by || point.verdict == Verdict::NotComparable)
+            is_judged(point) && (point.bound >= by || point.verdict == PointVerdict::NotComparable)
         };
         let open = self.points.iter().filter(could);
         let open: Vec<_> = open.map(|point| (point.point.clone(), point.runs_for(by))).collect();
@@ -443,7 +444,7 @@ impl Compared {
             let names = listed(points.iter().map(own).collect());
             format!("not slower by more than {}: {names}", percents(bound))
         });
-        let not_comparable = self.of(Verdict::NotComparable);
+        let not_comparable = self.of(PointVerdict::NotComparable);
         let reasons = in_groups(not_comparable.map(|point| (&point.why, point.point.clone())));
         let reasons = reasons.into_iter().map(|(why, names)| {
             let names = listed(names.into_iter().map(|name| (name, None)).collect());
@@ -456,7 +457,7 @@ impl Compared {
     /// Returns the points without a difference in groups, with the largest bound of each.
     fn bounds(&self) -> Vec<(f64, Vec<&ComparedPoint>)> {
         let group = |point: &ComparedPoint| GROUPS.iter().position(|to| point.bound <= *to);
-        let all = in_groups(self.of(Verdict::Bounded).map(|point| (group(point), point)));
+        let all = in_groups(self.of(PointVerdict::Bounded).map(|point| (group(point), point)));
         let mut groups: Vec<(f64, Vec<&ComparedPoint>)> = all
             .into_iter()
             .map(|(_, mut own)| {
@@ -489,7 +490,7 @@ impl Compared {
     /// Says the result in a sentence.
     pub(crate) fn answer(&self) -> String {
         let count = |verdict| self.count(verdict);
-        let (slower, faster) = (count(Verdict::Slower), count(Verdict::Faster));
+        let (slower, faster) = (count(PointVerdict::Slower), count(PointVerdict::Faster));
         let all = plural(self.points.len() as u64, "point");
         let differing = match (slower, faster) {
             _ if !self.broken.is_empty() => "B failed at points where A did not".to_owned(),
@@ -506,7 +507,7 @@ impl Compared {
             .bounds()
             .into_iter()
             .map(|(bound, points)| format!("{} by no more than {}", points.len(), percents(bound)));
-        let rest = count(Verdict::NotComparable);
+        let rest = count(PointVerdict::NotComparable);
         let rest = (rest > 0).then(|| format!("{rest} not comparable here"));
         match joined(bounds.chain(rest), ", ") {
             Some(others) if slower + faster > 0 => format!("{differing}; others slower: {others}"),
@@ -588,13 +589,13 @@ mod tests {
         let (a, b) = (runs(1.0, "a", 1), runs(1.05, "b", 1));
         let found = plain(&a, &b);
         assert_eq!(
-            (found.count(Verdict::Slower), found.conclusion),
+            (found.count(PointVerdict::Slower), found.conclusion),
             (4, Conclusion::Different),
             "{found:?}"
         );
         assert_eq!((found.gate(0.04), found.gate(0.08)), (Gate::Failed, Gate::Passed));
         let back = plain(&b, &a);
-        assert_eq!((back.count(Verdict::Faster), back.gate(0.02)), (4, Gate::Passed));
+        assert_eq!((back.count(PointVerdict::Faster), back.gate(0.02)), (4, Gate::Passed));
         let same = plain(&a, &runs(1.0, "b", 1));
         assert_eq!(same.conclusion, Conclusion::NoDifference);
         assert!(
@@ -616,7 +617,7 @@ mod tests {
         };
         let found = plain(&old(1.0, "a"), &old(1.05, "b"));
         assert_eq!(
-            (found.count(Verdict::NotComparable), found.conclusion),
+            (found.count(PointVerdict::NotComparable), found.conclusion),
             (4, Conclusion::NotComparable)
         );
         assert!(matches!(found.gate(0.05), Gate::Open(open) if open.len() == 4));
@@ -629,7 +630,8 @@ mod tests {
     fn a_summary_for_programs_has_the_answer_of_each_point() {
         let (a, b) = (runs(1.0, "a", 1), runs(1.05, "b", 1));
         let mut found = plain(&a, &b);
-        (found.points[1].verdict, found.points[1].why) = (Verdict::NotComparable, "a < b".into());
+        (found.points[1].verdict, found.points[1].why) =
+            (PointVerdict::NotComparable, "a < b".into());
         found.broken = vec!["c".to_owned()];
         let text = crate::nightly::junit(&found, Some(0.04));
         assert!(text.contains(r#"tests="5" failures="4" skipped="1""#), "{text}");
@@ -656,7 +658,7 @@ mod tests {
         };
         let found = plain(&both("a", 1.0), &both("b", 1.1));
         assert_eq!(
-            (found.count(Verdict::Slower), found.count(Verdict::Bounded)),
+            (found.count(PointVerdict::Slower), found.count(PointVerdict::Bounded)),
             (4, 4),
             "{found:?}"
         );
@@ -712,12 +714,12 @@ mod tests {
         let (quiet, busy) = (beside("a", 1.0, 0.0), beside("b", 1.8, 0.5));
         let found = plain(&quiet, &busy);
         assert_eq!(
-            (found.conclusion, found.count(Verdict::NotComparable)),
+            (found.conclusion, found.count(PointVerdict::NotComparable)),
             (Conclusion::NotComparable, 4)
         );
         assert!(found.points[0].why.contains(" % of the CPUs in B"), "{}", found.points[0].why);
-        assert_eq!(plain(&quiet, &beside("b", 1.0, 0.5)).count(Verdict::Bounded), 4);
-        assert_eq!(plain(&quiet, &beside("b", 3.0, 0.5)).count(Verdict::Slower), 4);
+        assert_eq!(plain(&quiet, &beside("b", 1.0, 0.5)).count(PointVerdict::Bounded), 4);
+        assert_eq!(plain(&quiet, &beside("b", 3.0, 0.5)).count(PointVerdict::Slower), 4);
         assert_eq!(plain(&busy, &quiet).conclusion, Conclusion::NotComparable);
     }
 
@@ -734,7 +736,7 @@ mod tests {
             (0..5).map(run).collect()
         };
         let found = plain(&chains(900_000, 0), &chains(450_000, 1));
-        assert_eq!(found.count(Verdict::Slower), 1);
+        assert_eq!(found.count(PointVerdict::Slower), 1);
         assert!((found.points[0].ratio - 2.0).abs() < 0.01);
     }
 
@@ -749,7 +751,7 @@ mod tests {
         let found = plain(&a, &b);
         // Levels and means of four stages.
         assert_eq!(
-            (found.count(Verdict::NotComparable), found.conclusion),
+            (found.count(PointVerdict::NotComparable), found.conclusion),
             (4, Conclusion::NotComparable)
         );
         assert_eq!(found.points[0].why, "cycles were lost");
@@ -765,7 +767,7 @@ mod tests {
             record.lanes[0].stages[0].sample_ns = vec![1; 3];
         }
         let found = plain(&a, &b);
-        let is_same = |point: &ComparedPoint| point.verdict == Verdict::Bounded;
+        let is_same = |point: &ComparedPoint| point.verdict == PointVerdict::Bounded;
         assert!(found.points.iter().all(is_same), "{found:?}");
         assert_eq!((found.left_out, found.broken.len()), ((0, 1), 1));
         b.iter_mut().for_each(|record| record.outcome = Outcome::Failed("bytes differ".into()));

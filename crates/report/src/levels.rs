@@ -105,8 +105,8 @@ impl Used {
         }
     }
 
-    /// Returns the standard deviation, as logarithm, between invocations beyond what their instances
-    /// show, by files of `quick` and of `survey`, see METHODOLOGY.
+    /// Returns the standard deviation, as logarithm, between invocations beyond what their
+    /// instances show, by files of `quick` and of `survey`, see METHODOLOGY.
     pub(crate) fn beyond(self) -> f64 {
         match self {
             Used::Cpu => 0.0,

@@ -7,7 +7,7 @@ use daqmeter_record::sanitise;
 use daqmeter_record::units::show_ns;
 use minijinja::context;
 
-use crate::cmp::{Compared, ComparedPoint, Verdict};
+use crate::cmp::{Compared, ComparedPoint, PointVerdict};
 use crate::template::rendered;
 
 /// Writes the answer, and a table of all points with their bounds.
@@ -28,7 +28,7 @@ pub fn markdown(found: &Compared) -> String {
 pub fn junit(found: &Compared, fail_on: Option<f64>) -> String {
     let by = fail_on.unwrap_or(0.0);
     let is_failure = |point: &ComparedPoint| point.is_slower_by(by);
-    let is_skipped = |point: &ComparedPoint| point.verdict == Verdict::NotComparable;
+    let is_skipped = |point: &ComparedPoint| point.verdict == PointVerdict::NotComparable;
     let cases = found.points.iter().map(|point| {
         let (is_failure, is_skipped) = (is_failure(point), is_skipped(point));
         context! { name => point.point.clone(), said => point.said(), is_failure, is_skipped }
@@ -39,6 +39,7 @@ pub fn junit(found: &Compared, fail_on: Option<f64>) -> String {
     let count =
         |is: &dyn Fn(&ComparedPoint) -> bool| found.points.iter().filter(|it| is(it)).count();
     let values = context! {
+        points => found.points.len() + found.broken.len(),
         cases => cases.chain(broken).collect::<Vec<_>>(),
         failures => count(&is_failure) + found.broken.len(),
         skipped => count(&is_skipped),

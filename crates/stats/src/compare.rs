@@ -337,7 +337,7 @@ mod tests {
     fn times_without_a_clock_may_differ_by_the_clocks_of_a_host() {
         let level = |ns: f64| {
             let slice = SliceTime { ns, op_ns: ns, ..SliceTime::default() };
-            Level::of(&[vec![slice; 40]], None, true).unwrap()
+            Level::of(&vec![vec![slice; 40]; 6], None, true).unwrap()
         };
         let found = |b: f64| {
             let point = Point { a: vec![level(100.0)], b: vec![level(b)], ..Point::default() };

@@ -170,9 +170,9 @@ impl Level {
     }
 
     /// Returns the place of the repetitions in that unit, their 40th percentile: a state of the
-    /// host that lasts for less than a third of them does not move it. Its error is that of an order
-    /// statistic, a quarter of the way between those two binomial deviations off. `None` in chains
-    /// if the clock is not known.
+    /// host that lasts for less than a third of them does not move it. Its error is that of an
+    /// order statistic, a quarter of the way between those two binomial deviations off. `None` in
+    /// chains if the clock is not known.
     pub fn located(&self, unit: Unit) -> Option<Located> {
         let logs = if unit == Unit::Chains { &self.chains } else { &self.ns };
         let off = 2.0 * (ACROSS * (1.0 - ACROSS) / logs.len() as f64).sqrt();

@@ -34,9 +34,12 @@ fn two_binaries_measure_the_points_of_a_plan_and_every_point_is_accounted_for() 
     folder.write("two.toml", text);
     let text =
         folder.done(&format!("ab {PROGRAM} {PROGRAM} --plan two.toml --ignore 900% --time 2m"));
-    assert!(text.contains("ab null") && text.contains("ab memory lanes=2"), "{text}");
+    assert!(text.contains("the tool's own loop") && text.contains("2 lanes, lane 0"), "{text}");
     let (_, said) = folder.ends_with(2, &format!("ab {PROGRAM} true --plan two.toml"));
-    assert!(said.contains("2 of 2 points not measured: null: side B: ended without"), "{said}");
+    assert!(
+        said.contains("2 of 2 points not measured: the tool's own loop: side B: ended without"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -46,10 +49,7 @@ fn two_commands_take_turns_and_the_time_of_each_run_is_kept() {
     let (few, many) = (turns(1_000), turns(100_000));
     let ab = |rest: &str| format!("ab --commands {few} {rest} --time 2m --records r.jsonl");
     let (text, _) = folder.ends_with(1, &ab(&many));
-    assert!(
-        text.contains(" ab command ") && text.contains("B is slower at 1 of 1 point"),
-        "{text}"
-    );
+    assert!(text.contains(" command ") && text.contains("B is slower at 1 of 1 point"), "{text}");
     let kept = |side: &str| {
         let lines = folder.read("r.jsonl");
         lines.lines().filter(|line| line.contains(side)).count()
