@@ -25,7 +25,7 @@ pub enum PointVerdict {
     Faster,
     /// Not slower by more than its bound.
     Bounded,
-    /// Its bound is above [`COMPARABLE`].
+    /// Its bound is above 30 %.
     NotComparable,
 }
 

@@ -7,7 +7,7 @@ use crate::groups::in_groups;
 use crate::rate::is_done;
 use crate::samples::{first_stage, median_ns};
 
-/// Names for programs. For people it has a name among others, see [`crate::names::Names`].
+/// Names for programs. For people it has a name among others, see `names.rs`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct StagePoint {
     pub study: String,
