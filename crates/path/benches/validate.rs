@@ -26,9 +26,9 @@ use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
-use daqmeter_path::explain::{PathLoad, Seen, explain};
+use daqmeter_path::explain::{Explanation, PathLoad, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest};
-use daqmeter_record::path::{LimitFound, What};
+use daqmeter_record::path::{Interval, LimitFound, What};
 use daqmeter_stats::Random;
 
 /// Time for an answer: the default of `path explain`.
@@ -175,6 +175,18 @@ impl Case {
     }
 }
 
+/// Prints what an answer follows from.
+fn show(explained: &Explanation) {
+    let shown = |one: Interval| format!("{:.2} ({:.2} to {:.2})", one.mean, one.low, one.high);
+    for Used { what, used, occupied } in &explained.resources {
+        println!("    {}: used {}, or waits {}", what.text(), shown(*used), shown(*occupied));
+    }
+    for Slope { name, slope } in &explained.slopes {
+        println!("    {name}: slope {}", shown(*slope));
+    }
+    println!("    other programs used {:.2} of the CPUs", explained.limit.others);
+}
+
 fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
     let number = |at: usize, usual: f64| given.get(at).copied().unwrap_or(usual);
     let (cases, seconds) = (number(0, 40.0) as usize, number(2, 0.1));
@@ -196,6 +208,9 @@ fn random_paths(folder: &FilePath, given: &[f64]) -> Result<(), String> {
             with.path.line(),
             explained.limit.runs
         );
+        if verdict != "right" {
+            show(&explained);
+        }
     }
     println!("{}", counts.text());
     Ok(())

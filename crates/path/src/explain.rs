@@ -188,6 +188,8 @@ const LITTLE: f64 = 0.5;
 /// Least share of the CPUs that other programs use where they are the limit: without them a path
 /// that is not [`FULL`] of its own work may be faster by as much.
 const MIN_OTHERS: f64 = 1.0 - FULL;
+/// Most that they use where it says something of the path that nothing is full.
+const FEW_OTHERS: f64 = 0.05;
 /// Least gain of another layout beside which the present one is the limit.
 const MIN_GAIN: f64 = 1.1;
 /// Least share of the time that a thread waits for its CPU, where its place or others are the
@@ -331,9 +333,8 @@ impl Rounds<'_> {
         let other = self.other.map(|layout| self.beside(layout, faster));
         let taken = self.is_beside_others() && resources.iter().all(|one| one.used.mean < FULL);
         let found = match self.layout_limit(other.as_ref()) {
-            Some(LimitFound::Limit(What::HandOver)) | None if taken => {
-                LimitFound::Limit(What::OtherPrograms)
-            }
+            Some(placed @ LimitFound::Limit(What::Placement)) => placed,
+            _ if taken => LimitFound::Limit(What::OtherPrograms),
             Some(found) => found,
             None => self.answer(&slopes, &resources, more_buffers),
         };
@@ -350,12 +351,11 @@ impl Rounds<'_> {
                 _ => 0.0,
             },
         });
-        let is_buffers = found == LimitFound::Limit(What::Buffers);
         let runs = self.free.len() + self.changed.iter().map(Vec::len).sum::<usize>();
         let limit = PathLimit {
             runs: runs as u64,
             used,
-            gain: is_buffers.then_some(more_buffers),
+            gain: Some(more_buffers),
             costs: at.map_or(Vec::new(), |at| self.costs(at)),
             tried: Vec::new(),
             change: None,
@@ -463,12 +463,11 @@ impl Rounds<'_> {
     /// The need decides: of three threads on two CPUs each may wait longer than these are used.
     fn answer(&self, slopes: &[Vec<f64>], used: &[Used], more_buffers: Interval) -> LimitFound {
         let most = |of: fn(&Used) -> f64| used.iter().map(of).fold(0.0, f64::max);
-        match most(|one| one.occupied.high) {
-            fullest if fullest < FULL && more_buffers.low > 1.0 => {
-                return LimitFound::Limit(What::Buffers);
-            }
-            fullest if fullest < NONE_FULL => return LimitFound::NoSingleOne,
-            _ => {}
+        if most(|one| one.occupied.high) < NONE_FULL && self.others() < FEW_OTHERS {
+            return match more_buffers.low > 1.0 {
+                true => LimitFound::Limit(What::Buffers),
+                false => LimitFound::NoSingleOne,
+            };
         }
         let least = CLEARLY * most(|one| one.used.low);
         let mut largest: Vec<usize> =

@@ -124,8 +124,7 @@ pub struct PathLimit {
     /// buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<PathUsed>,
-    /// Factor by which the path was faster with eight times as many buffers; none unless they are
-    /// the limit.
+    /// Factor by which the path was faster with eight times as many buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Interval>,
     /// Work of the limit by element, the largest first; empty if it is neither threads nor CPUs.
