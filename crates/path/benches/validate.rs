@@ -28,8 +28,10 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::{Context, Request, Settings, StepPlan, measure};
 use daqmeter_path::explain::{Explanation, PathLoad, Seen, Slope, Used, explain};
 use daqmeter_path::{Path, PathRequest};
+use daqmeter_record::Host;
 use daqmeter_record::path::{Interval, LimitFound, What};
 use daqmeter_stats::Random;
+use daqmeter_sys::affinity::process_cpus;
 
 /// Time for an answer: the default of `path explain`.
 const BUDGET: Duration = Duration::from_secs(30);
@@ -51,7 +53,9 @@ impl Chain {
     fn run(&self, load: PathLoad) -> Result<Seen, String> {
         let request = load.of(self.request.clone(), &self.path, None);
         let settings = Settings::new(StepPlan::ByStage(1), "bench");
-        let context = Context::default();
+        // Its CPUs tell what other programs use.
+        let host = Host { allowed_cpus: process_cpus().to_vec(), ..Host::default() };
+        let context = Context { host: host.into(), ..Context::default() };
         let record = measure(&request.job().unwrap(), &settings, &context, &[], &mut []);
         let record = record.map_err(|error| error.to_string())?;
         if !record.ledgers.iter().all(|ledger| ledger.closes()) {
@@ -99,7 +103,7 @@ const PUTS: [Put; 5] = [Put::Work, Put::Wait(1), Put::Wait(2), Put::Shared, Put:
 impl Put {
     /// Stages that take time; if the limit is the CPUs, half as many again.
     fn stages(self) -> usize {
-        let cpus = daqmeter_sys::affinity::process_cpus().len();
+        let cpus = process_cpus().len();
         match self {
             Put::Work | Put::Wait(_) => 1,
             Put::Shared => cpus + cpus.div_ceil(2),
@@ -141,7 +145,7 @@ impl Case {
     /// there but take no time: a wait of a nanosecond would still set a timer.
     fn text(&self, ns: Option<f64>) -> String {
         let cpus = match self.put {
-            Put::OneCpu => format!("cpus = [{}]\n", daqmeter_sys::affinity::process_cpus()[0]),
+            Put::OneCpu => format!("cpus = [{}]\n", process_cpus()[0]),
             Put::Work | Put::Wait(_) | Put::Shared => String::new(),
         };
         let part = |kind: &str| format!("[[stage]]\nkind = \"{kind}\"\n{cpus}");

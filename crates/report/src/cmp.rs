@@ -263,14 +263,14 @@ fn doubt(pair: &BothSides<'_>, effect: &Effect) -> String {
     match effect.doubt {
         Doubt::Shared => "other programs used the CPU or its core all the time".to_owned(),
         Doubt::Clock => "the CPU clock was not measured".to_owned(),
+        Doubt::Once => {
+            "a run measures it once, and only --history shows how runs differ".to_owned()
+        }
         _ if others[worst] > MANY && used == Used::Memory => {
             format!("other programs or machines used the memory {share} % of the time in {side}")
         }
         _ if others[worst] > MANY => {
             format!("other programs or machines had {share} % of the CPUs in {side}")
-        }
-        Doubt::Once => {
-            "a run measures it once, and only --history shows how runs differ".to_owned()
         }
         Doubt::Spread => "its own repetitions differ too much".to_owned(),
     }
@@ -506,7 +506,8 @@ impl Compared {
         let bounds = self
             .bounds()
             .into_iter()
-            .map(|(bound, points)| format!("{} by no more than {}", points.len(), percents(bound)));
+            .map(|(bound, points)| (percents(bound), plural(points.len() as u64, "point")))
+            .map(|(bound, points)| format!("{points} by no more than {bound}"));
         let rest = count(PointVerdict::NotComparable);
         let rest = (rest > 0).then(|| format!("{rest} not comparable here"));
         match joined(bounds.chain(rest), ", ") {
@@ -599,7 +600,9 @@ mod tests {
         let same = plain(&a, &runs(1.0, "b", 1));
         assert_eq!(same.conclusion, Conclusion::NoDifference);
         assert!(
-            same.frame(false).text(None).starts_with("nothing is slower: 4 by no more than "),
+            same.frame(false)
+                .text(None)
+                .starts_with("nothing is slower: 4 points by no more than "),
             "{}",
             same.frame(false).text(None)
         );

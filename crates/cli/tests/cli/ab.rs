@@ -7,7 +7,7 @@ use serde_json::Value;
 fn a_point_with_itself_is_the_same() {
     // A host's disturbance is not ten times as long on one side only.
     let text = done("ab null null --ignore 900% --time 2m");
-    let first = "nothing is slower: 1 by no more than ";
+    let first = "nothing is slower: 1 point by no more than ";
     assert!(text.starts_with(first) && text.contains("\n verdict"), "{text}");
 }
 

@@ -157,7 +157,7 @@ fn each_night_is_a_file_and_is_compared_with_those_before() {
     let night = "nightly nights --plan p.toml --ignore 900% --fail-on 900%";
     assert!(folder.done(night).starts_with("the first night of this host"));
     // A busy host is not ten times as slow as itself.
-    assert!(folder.done(night).starts_with("nothing is slower: 1 by no more than "));
+    assert!(folder.done(night).starts_with("nothing is slower: 1 point by no more than "));
     let files = std::fs::read_dir(folder.path("nights")).unwrap();
     let names: Vec<_> =
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
