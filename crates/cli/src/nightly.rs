@@ -53,19 +53,22 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     let nights = files_of(std::slice::from_ref(folder))?;
     let records = new_file(folder);
-    let recording = Recording { records: Some(records), quiet: true, ..Recording::default() };
+    let file = records.to_path_buf();
+    let quiet = arguments.quiet;
+    let recording = Recording { records: Some(records), quiet, ..Recording::default() };
     let mut bench = Bench::new(&Common { recording, ..Common::default() })?;
-    bench.recorder.progress = crate::progress::Progress::begin(arguments.quiet, false);
     let (runner, recorder) = (&mut bench.runner, &mut bench.recorder);
     let done = runner.run(plan.points, plan.budget, &[], |event| recorder.follow(event))?;
     let code = recorder.end(|_| String::new())?;
     refuse_refused(&done)?;
     if code != ExitCode::SUCCESS || !done.is_complete() {
-        return Err(Failure::refused(
-            "the night was not measured whole: it is kept and not judged",
-        ));
+        let file = file.display();
+        return Err(Failure::refused(format!(
+            "not all points were measured: {file} is not judged; daqmeter report {file} says why"
+        )));
     }
-    judged(arguments, &nights, &bench.recorder.records)
+    let disturbed = bench.recorder.disturbed();
+    judged(arguments, &nights, &bench.recorder.records, disturbed)
 }
 
 /// Returns a new file with the time in its name, so that the order of names is that of nights.
@@ -74,7 +77,12 @@ fn new_file(folder: &Path) -> Appended {
     Appended::at(folder.join(format!("{}.jsonl", time.trim_end_matches('Z'))))
 }
 
-fn judged(arguments: &Arguments, nights: &[PathBuf], tonight: &[RunRecord]) -> Ended {
+fn judged(
+    arguments: &Arguments,
+    nights: &[PathBuf],
+    tonight: &[RunRecord],
+    disturbed: Option<String>,
+) -> Ended {
     let host = tonight.first().map(|record| record.host.label());
     let of = |nights: &[PathBuf]| -> Result<Vec<RunRecord>, Failure> {
         let mut records = if nights.is_empty() { Vec::new() } else { read_all(nights)? };
@@ -89,7 +97,7 @@ fn judged(arguments: &Arguments, nights: &[PathBuf], tonight: &[RunRecord]) -> E
         return if arguments.quiet { Ok(ExitCode::SUCCESS) } else { emit(first) };
     }
     let found = cmp(&before, tonight, &[], arguments.ignore);
-    // What the last night allowed among its own shows which points have the power for a gate.
+    // Points whose last night could have been slower by as much tell nothing tonight either.
     let usual = last.split_last().filter(|(_, others)| !others.is_empty());
     let usual = usual.map(|(one, others)| {
         Ok::<Compared, Failure>(cmp(&of(others)?, &of(std::slice::from_ref(one))?, &[], 0.0))
@@ -105,7 +113,7 @@ fn judged(arguments: &Arguments, nights: &[PathBuf], tonight: &[RunRecord]) -> E
         write_file(&Replaced::at(arguments.folder.0.join(name)), &text)?;
     }
     if !arguments.quiet {
-        emit(&frame.text(None))?;
+        emit(&frame.text(disturbed))?;
     }
     Ok(arguments.fail_on.map_or_else(|| code_of(found.conclusion), |by| gate(&found, by)))
 }

@@ -75,7 +75,7 @@ pub struct PathPart {
     pub threads: usize,
     /// Bytes of a block that it takes in, or makes as the source; 0 for those of a card.
     pub bytes: usize,
-    /// What this host can do with these bytes at most, and its rate once it is measured.
+    /// Plain work on these bytes, which is the limit of the part, and its rate once it is measured.
     pub limit: Option<LimitSpec>,
     pub limit_bytes_per_s: Option<f64>,
 }

@@ -186,7 +186,7 @@ pub struct PathCost {
     /// Bytes that it takes in, or makes as the source, over its own time, per second.
     #[serde(default)]
     pub bytes_per_s: f64,
-    /// The same of as many bytes that as many threads read, and write, without arithmetic; absent
+    /// Rate of as many bytes that as many threads read, and write, without arithmetic; absent
     /// for an element that does more than read and write memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes_per_s: Option<f64>,

@@ -353,9 +353,9 @@ fn shown_ratio(ratio: f64) -> String {
 
 /// Upper ends of the groups of bounds that the screen shows.
 const GROUPS: [f64; 3] = [0.03, 0.1, COMPARABLE];
-/// Most differences of the screen, and most lines of a group of names.
-const MAX_DIFFERENCES: usize = 10;
-const MAX_NAMES: usize = 8;
+/// Most differences of the screen, and most names of a group.
+const MAX_DIFFERENCES: usize = 8;
+const MAX_NAMES: usize = 4;
 
 impl Compared {
     pub fn count(&self, verdict: PointVerdict) -> usize {
@@ -381,8 +381,7 @@ impl Compared {
     pub fn is_decided(&self) -> bool {
         let ignored = 1.0 + self.ignore;
         let is_same = |(low, high): (f64, f64)| low >= 1.0 / ignored && high <= ignored;
-        let levels = self.points.iter().filter(|point| point.time == "level");
-        levels.into_iter().all(|point| point.differs() || is_same(point.joint))
+        self.points.iter().all(|point| point.differs() || is_same(point.joint))
     }
 
     /// Judges a gate at that fraction: failed if B is slower by it and not A the odd side, passed
@@ -503,11 +502,10 @@ impl Compared {
             (0, faster) => format!("nothing is slower, and B is faster at {faster} of {all}"),
             (slower, faster) => format!("B is slower at {slower} and faster at {faster} of {all}"),
         };
-        let bounds = self
-            .bounds()
-            .into_iter()
-            .map(|(bound, points)| (percents(bound), plural(points.len() as u64, "point")))
-            .map(|(bound, points)| format!("{points} by no more than {bound}"));
+        let bounds = self.bounds().into_iter().map(|(bound, points)| {
+            let points = plural(points.len() as u64, "point");
+            format!("{points} by no more than {}", percents(bound))
+        });
         let rest = count(PointVerdict::NotComparable);
         let rest = (rest > 0).then(|| format!("{rest} not comparable here"));
         match joined(bounds.chain(rest), ", ") {
@@ -699,7 +697,7 @@ mod tests {
         assert_eq!(cmp(&odd, &usual, &[], 0.02).gate(0.1), Gate::Failed);
     }
 
-    /// What others took may hide that B is slower, and is none if it is B's.
+    /// Time that others took from A may hide that B is slower; taken from B it is no slowdown.
     #[test]
     fn a_point_of_several_threads_is_compared_only_as_far_as_others_left_the_cpus() {
         let beside = |name: &str, factor: f64, share: f64| {

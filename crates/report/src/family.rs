@@ -70,14 +70,15 @@ pub(crate) fn prefixed(per_s: f64, unit: &str) -> String {
     format!("{value} {prefix}{blank}{unit}")
 }
 
-/// What an engine's work uses, which decides the compared statistics and what may disturb them.
+/// Resources of an engine's work, which decide how its times are compared and who may disturb
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// One CPU and its memory: disturbances come from outside.
     Cpu,
     /// One CPU and the kernel, for data on its way: disturbances are part of it.
     Calls,
-    /// The same with a socket between two ends.
+    /// One CPU and the kernel, with a socket between two ends.
     Sockets,
     /// Several threads, for data on its way.
     Threads,

@@ -78,7 +78,7 @@ pub(crate) struct Invocation<'a> {
     pub(crate) others: f64,
 }
 
-/// What the times of a point depend on beside its own CPU.
+/// Resource that the times of a point depend on beside its own CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Used {
     /// Nothing.

@@ -49,7 +49,7 @@ pub enum Verdict {
     Bounded,
 }
 
-/// What widens an interval most.
+/// Main reason for a wide interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// The CPU or its core was shared during all of a side.

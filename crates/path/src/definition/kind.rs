@@ -86,7 +86,7 @@ pub(crate) struct Facts {
     pub(crate) may_change: bool,
     /// Bytes of memory that a source makes blocks from.
     pub(crate) span_bytes: usize,
-    /// What this host can do at most instead of its work on a block.
+    /// Plain work on as many bytes, which is the limit of its work on a block.
     pub(crate) limit: Option<LimitSpec>,
     /// Link of an emulated crate that a source's blocks cross.
     pub(crate) uplink: Option<PathLink>,
