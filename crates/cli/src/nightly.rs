@@ -97,14 +97,16 @@ fn judged(
         return if arguments.quiet { Ok(ExitCode::SUCCESS) } else { emit(first) };
     }
     let found = cmp(&before, tonight, &[], arguments.ignore);
-    // Points whose last night could have been slower by as much tell nothing tonight either.
+    // Points whose last night could have been slower by as much tell nothing tonight either; the
+    // second night is its own measure.
     let usual = last.split_last().filter(|(_, others)| !others.is_empty());
     let usual = usual.map(|(one, others)| {
         Ok::<Compared, Failure>(cmp(&of(others)?, &of(std::slice::from_ref(one))?, &[], 0.0))
     });
-    let found = match (usual.transpose()?, arguments.fail_on) {
-        (Some(usual), Some(by)) => found.gated_by(&usual, by),
-        _ => found,
+    let usual = usual.transpose()?.unwrap_or_else(|| found.clone());
+    let found = match arguments.fail_on {
+        Some(by) => found.gated_by(&usual, by),
+        None => found,
     };
     let frame = found.frame(false);
     for (name, text) in
