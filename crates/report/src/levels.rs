@@ -111,7 +111,7 @@ impl Used {
         match self {
             Used::Cpu => 0.0,
             Used::Sockets => 0.007,
-            Used::Memory => 0.02,
+            Used::Memory => 0.04,
             Used::Cpus => 0.05,
             Used::Disk => 0.15,
         }
