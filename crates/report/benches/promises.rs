@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, Gate, PointVerdict, cmp};
+use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, Gate, PointVerdict, Used, cmp};
 use daqmeter_report::history::trends;
 
 /// Most pairs: they are spread evenly over all.
@@ -32,10 +32,6 @@ const IGNORE: f64 = 0.02;
 /// Nights that a file is compared with.
 const NIGHTS: usize = 10;
 const SLOWER: [f64; 3] = [0.02, 0.03, 0.1];
-/// Kinds of points, by engine.
-const KINDS: [(&str, &[&str]); 2] =
-    [("round trips", &["etherbone", "pingpong"]), ("core", &["null", "convert", "memory", "copy"])];
-
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if let [ab, program, budget, count, a, b] = &words[..]
@@ -123,19 +119,10 @@ fn read(path: &Path) -> Vec<RunRecord> {
 
 type Pair<'a> = (&'a Vec<RunRecord>, &'a Vec<RunRecord>);
 
-fn kind(point: &ComparedPoint) -> &'static str {
-    let identity = &point.identity;
-    if identity.stage.contains("non-temporal") || identity.workload.contains("67108864") {
-        return "memory";
-    }
-    let is = |engines: &&[&str]| engines.contains(&&*identity.engine);
-    KINDS.iter().find(|(_, engines)| is(engines)).map_or("others", |(name, _)| name)
-}
-
 /// Judges pairs without a change: names of differences, bounds by kind, gates.
 fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
     let (mut named, mut missed, mut gates) = (0, 0, [0; 2]);
-    let mut bounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut bounds: BTreeMap<Used, Vec<f64>> = BTreeMap::new();
     let mut points: BTreeMap<String, usize> = BTreeMap::new();
     for (a, b) in pairs {
         let found = cmp(a, b, &[], IGNORE);
@@ -143,13 +130,13 @@ fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
         let is_missed = |point: &ComparedPoint| point.joint.0 > 1.0 || point.joint.1 < 1.0;
         missed += usize::from(found.points.iter().any(is_missed));
         let core = Compared {
-            points: found.points.iter().filter(|point| kind(point) == "core").cloned().collect(),
+            points: found.points.iter().filter(|point| point.uses == Used::Cpu).cloned().collect(),
             ..found.clone()
         };
         gates[0] += usize::from(core.gate(0.1) == Gate::Passed);
         gates[1] += usize::from(found.gate(0.1) == Gate::Passed);
         for point in &found.points {
-            bounds.entry(kind(point)).or_default().push(point.bound);
+            bounds.entry(point.uses).or_default().push(point.bound);
             if matches!(point.verdict, PointVerdict::Slower | PointVerdict::Faster) {
                 *points.entry(format!("{} {:.2}", point.point, point.ratio)).or_default() += 1;
             }
@@ -164,14 +151,14 @@ fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
         share(gates[0]),
         share(gates[1])
     );
-    for (kind, mut own) in bounds {
+    for (uses, mut own) in bounds {
         own.sort_by(f64::total_cmp);
         let at = |share: f64| 100.0 * own[(share * (own.len() - 1) as f64) as usize];
         let within = |most: f64| own.iter().filter(|own| **own <= most).count() as f64;
         let [three, six, twenty, thirty] =
             [0.03, 0.06, 0.2, 0.3].map(|most| 100.0 * within(most) / own.len() as f64);
         println!(
-            "  {kind}: {} bounds, middle {:.1} %, 90th {:.1}, 98th {:.1}; {three:.1} % of them to 3 %, {six:.1} to 6 %, {twenty:.1} to 20 %, {thirty:.1} to 30 %",
+            "  {uses:?}: {} bounds, middle {:.1} %, 90th {:.1}, 98th {:.1}; {three:.1} % of them to 3 %, {six:.1} to 6 %, {twenty:.1} to 20 %, {thirty:.1} to 30 %",
             own.len(),
             at(0.5),
             at(0.9),
@@ -183,17 +170,17 @@ fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
 
 /// Judges pairs whose B takes longer by that fraction.
 fn found(pairs: &[Pair<'_>], slower: f64) {
-    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut counts: BTreeMap<Used, (usize, usize)> = BTreeMap::new();
     for (a, b) in pairs {
         for point in cmp(a, &slowed(b, slower), &[], IGNORE).points {
-            let (found, all) = counts.entry(kind(&point)).or_default();
+            let (found, all) = counts.entry(point.uses).or_default();
             *found += usize::from(point.verdict == PointVerdict::Slower);
             *all += 1;
         }
     }
-    for (kind, (found, all)) in counts {
+    for (uses, (found, all)) in counts {
         let share = found as f64 / all as f64 * 100.0;
-        println!("times {:.0} % longer found, {kind}: {share:.1} % of {all}", slower * 100.0);
+        println!("times {:.0} % longer found, {uses:?}: {share:.1} % of {all}", slower * 100.0);
     }
 }
 

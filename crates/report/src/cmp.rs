@@ -12,7 +12,8 @@ use crate::aligned::{asks_all, numbers_from, wrapped};
 use crate::families::etherbone::lost;
 use crate::frame::Frame;
 use crate::groups::in_groups;
-use crate::levels::{Finding, Invocation, Levels, MANY, Used};
+pub use crate::levels::Used;
+use crate::levels::{Finding, Invocation, Levels, MANY, slowed};
 use crate::names::Names;
 use crate::points::{StagePoint, points_of};
 use crate::rate::{is_done, other_hosts};
@@ -38,6 +39,8 @@ pub struct ComparedPoint {
     /// What is compared: `level`, `sustained`, the mean of all time, or `cpu`, CPU time in a
     /// second.
     pub time: &'static str,
+    /// What disturbs it.
+    pub uses: Used,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,
     pub a_ns: f64,
@@ -159,7 +162,7 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
             b: levels(&b),
             history: history.iter().filter(is_history).map(|it| it.level.clone()).collect(),
             beyond: a[0].used.beyond(),
-            slowed: if terms.in_turn { [0.0; 2] } else { [&a, &b].map(|side| slowed(side)) },
+            slowed: if terms.in_turn { [0.0; 2] } else { slowed([&a, &b]) },
         };
         let (point_of, finding) = key;
         Some((BothSides { point: point_of, finding, sides: [a, b] }, point))
@@ -186,11 +189,6 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     };
     compared.conclusion = compared.concluded();
     compared
-}
-
-/// Returns the logarithm of the factor by which others may have slowed all invocations of a side.
-fn slowed(side: &[Invocation<'_>]) -> f64 {
-    side.iter().map(|own| own.used.slowed(own.others)).fold(f64::INFINITY, f64::min)
 }
 
 /// Returns the points of one set that the other lacks; a failed point is not lacking.
@@ -234,6 +232,7 @@ fn described(
         point: name(names, &pair.point),
         identity: pair.point.clone(),
         time: pair.finding.name(),
+        uses: pair.sides[0][0].used,
         unit: if effect.unit == Unit::Chains { "cycles" } else { "ns" },
         a_ns: effect.a,
         b_ns: effect.b,
@@ -255,7 +254,9 @@ const SIDES: [&str; 2] = ["A", "B"];
 
 /// Says what makes a bound large.
 fn doubt(pair: &BothSides<'_>, effect: &Effect) -> String {
-    let others = |side: &[Invocation<'_>]| side.iter().map(|own| own.others).fold(1.0, f64::min);
+    let others = |side: &[Invocation<'_>]| {
+        side.iter().map(|own| own.others.of(own.used)).fold(1.0, f64::min)
+    };
     let others = pair.sides.each_ref().map(|side| others(side));
     let worst = usize::from(others[1] > others[0]);
     let used = pair.sides[worst][0].used;
@@ -291,7 +292,8 @@ fn broken(a: &[RunRecord], b: &[RunRecord], names: &Names) -> Vec<String> {
     failed
 }
 
-const HEADINGS: [&str; 7] = ["verdict", "point", "A", "B", "B/A", "95 %", "at most"];
+const HEADINGS: [&str; 8] =
+    ["verdict", "point", "A", "B", "B/A", "95 %", "slower at most", "faster at most"];
 
 impl ComparedPoint {
     fn differs(&self) -> bool {
@@ -313,6 +315,7 @@ impl ComparedPoint {
             shown_ratio(self.ratio),
             format!("{} - {}", shown_ratio(self.interval.0), shown_ratio(self.interval.1)),
             percents(self.bound),
+            percents(1.0 - self.joint.0),
         ]
     }
 

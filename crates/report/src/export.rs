@@ -13,6 +13,7 @@ use daqmeter_record::{Counter, Lane, Param, RunRecord, sanitise};
 
 pub use crate::columns::Cell;
 use crate::columns::{COLUMNS, CONTEXT, StageColumn};
+use crate::levels::ShownLevels;
 use crate::names::Names;
 use crate::rows::{StageRow, rows_of};
 use crate::samples::samples as samples_of;
@@ -133,9 +134,9 @@ pub fn stages(records: &[RunRecord]) -> DataFrame {
     let names: BTreeSet<&String> = params.collect();
     let headings: Vec<String> = names.iter().map(|name| format!("param.{name}")).collect();
     let mut frame = DataFrame::new(&COLUMNS, headings.iter().map(String::as_str));
-    let known = Names::of(records);
+    let (known, levels) = (Names::of(records), ShownLevels::of(records));
     for record in records {
-        let mut rows = rows_of(record, &known, None);
+        let mut rows = rows_of(record, &known, Some(&levels));
         if rows.is_empty() {
             rows.push(StageRow::new(record, None, None, known.of_record(record)));
         }

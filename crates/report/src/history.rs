@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::aligned::{TextColumn, paragraphs, table};
 use crate::cmp::COMPARABLE;
-use crate::levels::{Invocation, Levels};
+use crate::levels::{Invocation, Levels, slowed};
 use crate::names::Names;
 use crate::points::StagePoint;
 
@@ -61,6 +61,13 @@ impl Trend {
     pub(crate) fn ends_ns(&self) -> [f64; 2] {
         [0, self.runs.len() - 1].map(|at| self.runs[at].time_ns)
     }
+
+    pub(crate) fn shown_bound(&self) -> String {
+        match self.bound {
+            bound if bound <= COMPARABLE => format!("{} %", percent(bound, 2)),
+            _ => "-".to_owned(),
+        }
+    }
 }
 
 /// Returns the trends of all points with at least two runs on a host. Steps up to `ignore` (0.02 is
@@ -69,12 +76,11 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
     let names = Names::of(records);
     let (mut found, mut compared) = (Vec::new(), Vec::new());
     for ((point, finding), all) in Levels::of(records, &[records]).findings() {
-        let (shared, clean): (Vec<_>, Vec<_>) =
-            all.iter().partition(|invocation| invocation.level.is_shared);
-        let (shared, invocations) = match clean.len() {
-            ..MIN_STEP_VALUES => (0, all.iter().collect()),
-            _ => (shared.len(), clean),
-        };
+        let is_shared = |own: &Invocation<'_>| own.level.is_shared;
+        let shared = all.iter().filter(|own| is_shared(own)).count();
+        let shared = if all.len() - shared < MIN_STEP_VALUES { 0 } else { shared };
+        let mut invocations = all;
+        invocations.retain(|own| shared == 0 || !is_shared(own));
         let trend = Trend {
             point: names.of_stage(&point).to_owned(),
             identity: point,
@@ -100,25 +106,25 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
 }
 
 /// Compares the last invocation with those before.
-fn last_of(invocations: &[&Invocation<'_>]) -> Point {
-    let (last, before) = invocations.split_last().expect("two runs or more");
-    let slowed = |own: &&Invocation<'_>| own.used.slowed(own.others);
+fn last_of(invocations: &[Invocation<'_>]) -> Point {
+    let (last, before) = invocations.split_at(invocations.len() - 1);
+    let levels = |side: &[Invocation<'_>]| side.iter().map(|own| own.level.clone()).collect();
     Point {
-        a: before.iter().map(|own| own.level.clone()).collect(),
-        b: vec![last.level.clone()],
+        a: levels(before),
+        b: levels(last),
         history: Vec::new(),
-        beyond: last.used.beyond(),
-        slowed: [before.iter().map(slowed).fold(f64::INFINITY, f64::min), slowed(last)],
+        beyond: last[0].used.beyond(),
+        slowed: slowed([before, last]),
     }
 }
 
 /// Returns the runs with their times at the clock that they had in the middle.
-fn runs_of(invocations: &[&Invocation<'_>]) -> Vec<HistoryRun> {
+fn runs_of(invocations: &[Invocation<'_>]) -> Vec<HistoryRun> {
     let levels = || invocations.iter().map(|invocation| &invocation.level);
     let unit = Level::steadier(levels().collect::<Vec<_>>());
     let clocks: Vec<f64> = levels().filter_map(Level::chain).collect();
     let scale = median(&clocks).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
-    let run = |Invocation { first, level, .. }: &&Invocation<'_>| {
+    let run = |Invocation { first, level, .. }: &Invocation<'_>| {
         Some(HistoryRun {
             time_utc: first.time_utc.clone(),
             run_id: first.run_id.clone(),
@@ -149,10 +155,7 @@ const COLUMNS: [TextColumn<Trend>; 8] = [
         let [first_ns, last_ns] = trend.ends_ns();
         format!("{:.3}", last_ns / first_ns)
     }),
-    ("not slower by", |trend| match trend.bound {
-        bound if bound <= COMPARABLE => format!("{} %", percent(bound, 2)),
-        _ => "-".to_owned(),
-    }),
+    ("not slower by", Trend::shown_bound),
     ("changes", |trend| trend.changes.len().to_string()),
 ];
 

@@ -109,6 +109,7 @@ fn over_time(trend: &Trend) -> Value {
         first => show_ns(first_ns),
         last => show_ns(last_ns),
         ratio => format!("{:.3}", last_ns / first_ns),
+        bound => trend.shown_bound(),
     }
 }
 

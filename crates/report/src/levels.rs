@@ -8,10 +8,12 @@ use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
 
+use serde::Serialize;
+
 use crate::families;
 use crate::family::Work;
 use crate::groups::in_groups;
-use crate::points::{Runs, StagePoint, runs_by_point, runs_of_lanes};
+use crate::points::{Runs, StagePoint, points_of, runs_by_point, runs_of_lanes};
 use crate::samples::{mean_ns, outcome_of, stages};
 
 /// Time of a point that is compared.
@@ -43,28 +45,61 @@ impl Finding {
     }
 }
 
-/// How other machines and programs use the cores of a host, by the probes.
-#[derive(Clone, Copy, Default)]
-struct Neighbours {
-    /// Least ratio of the probes.
-    least: Option<f64>,
-    /// Part of the slices beside a busy sibling.
-    beside: f64,
+/// Ratios of the probes on a host while the sibling of the core is idle.
+#[derive(Clone, Default)]
+struct IdleRatios {
+    /// That after most points.
+    usual: Option<f64>,
+    /// That after each point, which is less where non-temporal stores end during the first probe.
+    own: HashMap<StagePoint, f64>,
 }
 
-impl Neighbours {
-    fn of(slices: &[SliceTime]) -> Neighbours {
-        let least = least_sibling(slices);
-        let beside = slices.iter().filter(|slice| !slice.has_idle_sibling(least)).count();
-        Neighbours { least, beside: beside as f64 / slices.len() as f64 }
+impl IdleRatios {
+    fn of<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> IdleRatios {
+        let stages = records.into_iter().flat_map(points_of).filter(|(_, stage)| is_probed(stage));
+        let least = in_groups(stages).into_iter().filter_map(|(point, stages)| {
+            let slices: Vec<SliceTime> = stages.into_iter().flat_map(Stage::slices).collect();
+            Some((point, least_sibling(&slices)?))
+        });
+        let own: HashMap<StagePoint, f64> = least.collect();
+        IdleRatios { usual: median(&own.values().copied().collect::<Vec<f64>>()), own }
     }
+
+    fn after(&self, point: &StagePoint) -> Option<f64> {
+        let usual = self.usual?;
+        // Beside some points the sibling is never idle.
+        Some(self.own.get(point).map_or(usual, |own| own.min(usual)))
+    }
+
+    /// Returns the part of the slices beside a busy sibling.
+    fn beside<'a>(&self, records: impl IntoIterator<Item = &'a RunRecord>) -> f64 {
+        let stages = records.into_iter().flat_map(points_of).filter(|(_, stage)| is_probed(stage));
+        let is_busy = stages.flat_map(|(point, stage)| {
+            let idle = self.after(&point);
+            let probed = stage.slices().filter(|slice| slice.chain_ns.is_some());
+            probed.map(move |slice| f64::from(u8::from(!slice.has_idle_sibling(idle))))
+        });
+        mean(is_busy)
+    }
+}
+
+/// Returns the mean of shares, 0 without one.
+fn mean(shares: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = shares.fold((0.0, 0.0), |(count, sum), share| (count + 1.0, sum + share));
+    sum / f64::max(count, 1.0)
+}
+
+/// Tests if the slices of a stage show the sibling: the thread of work that waits gives its CPU
+/// away in each.
+fn is_probed(stage: &Stage) -> bool {
+    stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9
 }
 
 /// Levels of invocations of a host, by the time of their begin.
 pub(crate) struct Levels<'a> {
-    hosts: HashMap<String, Neighbours>,
-    /// Share of the CPUs that others had during an invocation.
-    taken: HashMap<String, f64>,
+    hosts: HashMap<String, IdleRatios>,
+    /// What others had during an invocation.
+    others: HashMap<String, Others>,
     points: Vec<(StagePoint, Runs<'a>)>,
 }
 
@@ -74,18 +109,34 @@ pub(crate) struct Invocation<'a> {
     pub(crate) first: &'a RunRecord,
     pub(crate) level: Level,
     pub(crate) used: Used,
-    /// Share of what it used that other programs and other machines had.
-    pub(crate) others: f64,
+    pub(crate) others: Others,
+}
+
+/// What others had during an invocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Others {
+    /// Share of the CPUs that other programs and the hypervisor had.
+    cpus: f64,
+    /// Part of the slices beside a busy sibling, which other machines use.
+    beside: f64,
+}
+
+impl Others {
+    /// Returns the share of what a point used.
+    pub(crate) fn of(self, used: Used) -> f64 {
+        if used == Used::Memory { self.cpus.max(self.beside) } else { self.cpus }
+    }
 }
 
 /// Resource that the times of a point depend on beside its own CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Used {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Used {
     /// Nothing.
     Cpu,
     /// Sockets and the scheduler between two of their ends.
     Sockets,
-    /// Memory beyond the caches, which the CPUs of a machine share.
+    /// Memory or a cache that the CPUs of a machine share.
     Memory,
     /// Several CPUs, or all the time of one.
     Cpus,
@@ -94,7 +145,9 @@ pub(crate) enum Used {
 
 impl Used {
     fn of(record: &RunRecord, stage: &Stage, finding: Finding) -> Used {
-        let is_large = stage.bytes_per_op >= MEMORY_BYTES || families::is_uncached(record, stage);
+        let own_bytes = record.host.private_cache_bytes().unwrap_or(MEMORY_BYTES);
+        let is_large = stage.traffic_bytes_per_op.max(stage.bytes_per_op) > own_bytes
+            || families::is_uncached(record, stage);
         match (families::work(record), finding) {
             (Work::Disk, _) if !record.workload.flag("cached") => Used::Disk,
             (_, Finding::Sustained | Finding::Cpu) => Used::Cpus,
@@ -117,46 +170,59 @@ impl Used {
         }
     }
 
-    /// Returns the logarithm of the factor by which others may have slowed what has that share
-    /// less.
-    pub(crate) fn slowed(self, others: f64) -> f64 {
+    /// Returns the logarithm of the factor by which others may have slowed it that had that share of
+    /// the CPUs.
+    fn slowed(self, others: f64) -> f64 {
         match self {
             Used::Cpu | Used::Sockets => others * BESIDE.ln(),
-            Used::Memory => others * UNSEEN.ln(),
+            Used::Memory => others * PROGRAMS.ln(),
             Used::Cpus | Used::Disk => -(1.0 - others).max(0.01).ln(),
         }
     }
+}
+
+/// Returns the logarithms of the factors by which others may have slowed all invocations of A and
+/// of B, beyond what both levels show.
+pub(crate) fn slowed(sides: [&[Invocation<'_>]; 2]) -> [f64; 2] {
+    let by_programs = |side: &[Invocation<'_>]| {
+        let slowed = side.iter().map(|own| own.used.slowed(own.others.cpus));
+        slowed.fold(f64::INFINITY, f64::min)
+    };
+    let beside = |side: &[Invocation<'_>]| {
+        let is_memory = side.iter().filter(|own| own.used == Used::Memory);
+        mean(is_memory.map(|own| own.others.beside))
+    };
+    let beside = sides.map(beside);
+    // Other machines slow both sides, and the one beside which they do more the more.
+    let by_machines = |side: usize| (beside[side] - beside[1 - side]).max(0.0) * MACHINES.ln();
+    [0, 1].map(|side| by_programs(sides[side]) + by_machines(side))
 }
 
 /// Share of the CPUs that others had, from which they are a reason.
 pub(crate) const MANY: f64 = 0.05;
 /// Factor that interrupts and caches for other programs take from slices that these did not touch.
 const BESIDE: f64 = 1.01;
-/// Factor that other machines' use of the memory takes at most on top of what repetitions show: it
-/// lasts longer than an invocation.
-const UNSEEN: f64 = 1.25;
+/// Factors that the memory is slower by, while programs use all CPUs, and while other machines use
+/// all siblings: `quick` beside machines that used a third to four fifths, see METHODOLOGY.
+const PROGRAMS: f64 = 2.0;
+const MACHINES: f64 = 1.7;
 
 impl<'a> Levels<'a> {
     /// Groups records that were done. `all` are all that tell about the hosts.
     pub(crate) fn of(records: &'a [RunRecord], all: &[&[RunRecord]]) -> Levels<'a> {
-        let mut slices: HashMap<String, Vec<SliceTime>> = HashMap::new();
-        for record in all.iter().copied().flatten() {
-            let own = slices.entry(record.host.label()).or_default();
-            let slices = stages(record).flat_map(Stage::slices);
-            own.extend(slices.filter(|slice| slice.chain_ns.is_some()));
-        }
-        let hosts = slices.into_iter().map(|(host, slices)| (host, Neighbours::of(&slices)));
+        let all = all.iter().copied().flatten().map(|record| (record.host.label(), record));
+        let hosts = in_groups(all).into_iter().map(|(host, all)| (host, IdleRatios::of(all)));
+        let hosts: HashMap<String, IdleRatios> = hosts.collect();
         let runs = in_groups(records.iter().map(|record| (record.run_id.clone(), record)));
-        let taken = runs.into_iter().map(|(run, records)| {
+        let others = runs.into_iter().map(|(run, records)| {
             let Taken { cpus, by_programs, by_hypervisor, .. } = Taken::from(&records, None);
-            (run, (by_programs + by_hypervisor) / cpus.max(1.0))
+            let cpus = (by_programs + by_hypervisor) / cpus.max(1.0);
+            let idle = hosts.get(&records[0].host.label());
+            let beside = idle.map_or(0.0, |idle| idle.beside(records));
+            (run, Others { cpus, beside })
         });
-        let (hosts, taken) = (hosts.collect(), taken.collect());
-        Levels { hosts, taken, points: runs_by_point(records) }
-    }
-
-    fn taken(&self, record: &RunRecord) -> f64 {
-        self.taken.get(&record.run_id).copied().unwrap_or(0.0)
+        let others = others.collect();
+        Levels { hosts, others, points: runs_by_point(records) }
     }
 
     /// Returns the points and their findings, each with its invocations in the order of time.
@@ -164,25 +230,28 @@ impl<'a> Levels<'a> {
         let of_point = |(point, runs): &(StagePoint, Runs<'a>)| {
             let (record, stage) = *runs.first()?;
             let finding = Finding::of(record, stage);
-            let found = self.invocations(runs, finding);
+            let found = self.invocations(point, runs, finding);
             (!found.is_empty()).then(|| ((point.clone(), finding), found))
         };
         self.points.iter().filter_map(of_point).collect()
     }
 
-    fn invocations(&self, runs: &Runs<'a>, finding: Finding) -> Vec<Invocation<'a>> {
+    fn invocations(
+        &self,
+        point: &StagePoint,
+        runs: &Runs<'a>,
+        finding: Finding,
+    ) -> Vec<Invocation<'a>> {
+        let unknown = IdleRatios::default();
         let groups = in_groups(runs.iter().map(|run| (run.0.run_id.as_str(), *run)));
         let level = |(_, runs): (_, Runs<'a>)| {
             let (first, _) = *runs.iter().min_by_key(|(record, _)| record.time_utc.as_str())?;
             let stages: Vec<&Stage> = runs.into_iter().map(|(_, stage)| stage).collect();
-            let host = self.hosts.get(&first.host.label()).copied().unwrap_or_default();
+            let host = self.hosts.get(&first.host.label()).unwrap_or(&unknown);
             let waits = families::work(first) != Work::Cpu;
-            let mut level = Level::of(&repetitions(&stages, finding)?, host.least, waits)?;
+            let level = Level::of(&repetitions(&stages, finding)?, host.after(point), waits)?;
             let used = Used::of(first, stages[0], finding);
-            let programs = self.taken(first);
-            // Slices that programs did not interrupt are a choice among those of such memory.
-            level.is_shared |= used == Used::Memory && programs > MANY;
-            let others = if used == Used::Memory { host.beside.max(programs) } else { programs };
+            let others = self.others.get(&first.run_id).copied().unwrap_or_default();
             Some(Invocation { first, level, used, others })
         };
         let mut found: Vec<Invocation<'a>> = groups.into_iter().filter_map(level).collect();
@@ -244,7 +313,7 @@ impl ShownLevels {
         levels.points = runs_of_lanes(records, |record, lane| outcome_of(record, lane).is_ok());
         let clocks = usual_chains_ns(records);
         let of_point = |(point, runs): &(StagePoint, Runs<'_>)| {
-            let invocations = levels.invocations(runs, Finding::Level).into_iter();
+            let invocations = levels.invocations(point, runs, Finding::Level).into_iter();
             let shown = |Invocation { first, level, .. }: Invocation<'_>| {
                 let (ns, interval) = level.shown(clocks.get(&first.host.label()).copied());
                 ((first.run_id.clone(), point.clone()), ShownLevel { ns, interval })
@@ -272,10 +341,7 @@ fn usual_chains_ns(records: &[RunRecord]) -> HashMap<String, f64> {
 
 fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceTime)> {
     records.iter().flat_map(|record| {
-        // The thread of work that waits gives its CPU away in each of its slices.
-        let is_probed =
-            |stage: &&Stage| stage.slices.lost.len() * 10 < stage.slices.samples.len() * 9;
-        let probed = stages(record).filter(is_probed);
+        let probed = stages(record).filter(|stage| is_probed(stage));
         probed.flat_map(move |stage| stage.slices().map(move |slice| (record, slice)))
     })
 }
@@ -288,11 +354,7 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
     if slices.is_empty() {
         return None;
     }
-    let least = least_sibling(slices.iter().map(|(_, slice)| slice));
-    let share = |is: &dyn Fn(&SliceTime) -> bool| {
-        let count = slices.iter().filter(|(_, slice)| is(slice)).count();
-        significant(count as f64 / slices.len() as f64 * 100.0, 2)
-    };
+    let lost = slices.iter().filter(|(_, slice)| slice.is_lost).count() as f64;
     let ghz = slices
         .iter()
         .filter_map(|(record, slice)| Some(record.clock.chain_cycles as f64 / slice.chain_ns?));
@@ -303,8 +365,8 @@ pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
         }
         _ => "CPU clock unknown".to_owned(),
     };
-    let lost = share(&|slice| slice.is_lost);
-    let beside = share(&|slice| !slice.has_idle_sibling(least));
+    let [lost, beside] = [lost / slices.len() as f64, IdleRatios::of(records).beside(records)];
+    let [lost, beside] = [lost, beside].map(|share| significant(share * 100.0, 2));
     let memory = memory_range(records).map_or(String::new(), |[low, high]| {
         format!("; memory time {low:.2} to {high:.2} of the median")
     });
@@ -350,26 +412,33 @@ mod tests {
     }
 
     #[test]
-    fn memory_may_differ_by_the_part_of_the_slices_beside_a_busy_sibling() {
-        let slowed = |bytes_per_op| {
+    fn memory_may_be_slower_by_what_more_slices_were_beside_a_busy_sibling() {
+        let side = |bytes_per_op, busy| {
             let engine = EngineInfo { name: "memory".into(), ..EngineInfo::default() };
             let mut record = RunRecord::new(engine, Workload::default());
+            record.run_id = format!("{busy}");
             let slices = Slices {
                 samples: vec![1; 40],
                 gap_ns: vec![9000; 40],
                 chain_ns: vec![3000; 40],
-                sibling_ns: (0..40).map(|at| if at < 10 { 2600 } else { 1500 }).collect(),
+                sibling_ns: (0..40).map(|at| if at < busy { 2600 } else { 1500 }).collect(),
                 lost: Vec::new(),
             };
             let sample_ns = vec![5_000_000; 40];
             let stage =
                 Stage { bytes_per_op, ops_per_sample: 1, sample_ns, slices, ..Stage::default() };
             record.lanes.push(Lane { stages: vec![stage], ..Lane::default() });
-            let records = [record];
-            let own = Levels::of(&records, &[&records]).findings()[0].1[0].clone();
-            own.used.slowed(own.others)
+            record
         };
-        assert_eq!(slowed(1 << 20), 0.0);
-        assert!((slowed(64 << 20) - 1.25_f64.ln() / 4.0).abs() < 1e-9);
+        let between = |bytes_per_op| {
+            let sides = [10, 30].map(|busy| vec![side(bytes_per_op, busy)]);
+            let [a, b] = sides
+                .each_ref()
+                .map(|own| Levels::of(own, &[&sides[0], &sides[1]]).findings()[0].1.clone());
+            slowed([&a, &b])
+        };
+        assert_eq!(between(1 << 20), [0.0, 0.0]);
+        let [a, b] = between(64 << 20);
+        assert!(a == 0.0 && (b - MACHINES.ln() / 2.0).abs() < 1e-9, "{a} {b}");
     }
 }

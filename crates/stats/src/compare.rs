@@ -6,14 +6,15 @@
 //! a history, show that difference themselves. What other programs and machines took from a side
 //! can only have slowed it.
 
-use crate::level::{Level, Unit};
+use crate::level::{FLOOR, Level, Unit};
 use crate::{MAD_TO_SIGMA, mad, median, sorted, trimmed};
 
 /// Probability that any interval of a comparison misses its ratio.
 const FALSE_ALARM: f64 = 0.01;
-/// Invocations that the deviation by the spread of instances weighs as much as.
-const PRIOR_FREEDOM: f64 = 60.0;
-/// Invocations that it weighs as much as where others show their own scatter.
+/// Freedom of a deviation that is not estimated by the instances of a point.
+const KNOWN_FREEDOM: f64 = 60.0;
+/// Invocations that the deviation by the instances weighs as much as, where others show their own
+/// scatter.
 const SEEN_FREEDOM: f64 = 2.0;
 /// Fewest instances whose spread says how invocations differ, and fewest invocations that do.
 pub const MIN_INSTANCES: usize = 5;
@@ -99,9 +100,14 @@ pub struct Terms {
 /// Compares the sides of points of one comparison. A point without a level on one side gives
 /// `None`.
 pub fn compare(points: &[Point], terms: Terms) -> Vec<Option<Effect>> {
-    let there = points.iter().filter(|point| !point.a.is_empty() && !point.b.is_empty()).count();
-    let chance = FALSE_ALARM / there.max(1) as f64 / terms.looks;
-    points.iter().map(|point| compared(point, terms, chance)).collect()
+    let differences = points.iter().map(|point| Difference::of(point, terms));
+    let differences: Vec<Option<Difference<'_>>> = differences.collect();
+    // What is not told gives no false alarm.
+    let told = |one: &&Difference<'_>| one.slowed.iter().all(|slowed| slowed.is_finite());
+    let told = differences.iter().flatten().filter(told).count();
+    let chance = FALSE_ALARM / told.max(1) as f64 / terms.looks;
+    let pairs = points.iter().zip(differences);
+    pairs.map(|(point, found)| Some(found?.effect(point, terms, chance))).collect()
 }
 
 /// Difference of two sides in one unit, as logarithms.
@@ -119,52 +125,64 @@ struct Difference<'a> {
     odd: Option<usize>,
 }
 
-fn compared(point: &Point, terms: Terms, chance: f64) -> Option<Effect> {
-    if point.a.is_empty() || point.b.is_empty() {
-        return None;
+impl Difference<'_> {
+    fn of(point: &Point, terms: Terms) -> Option<Difference<'_>> {
+        let is_there = !point.a.is_empty() && !point.b.is_empty();
+        is_there.then(|| if terms.in_turn { paired(point) } else { apart(point) })
     }
-    let ignore = terms.ignore.ln_1p();
-    let found = if terms.in_turn { paired(point) } else { apart(point) };
-    let Difference { sides: [a, b], unit, log, seen, prior, slowed, doubt, odd } = found;
-    let from = trimmed(&places(&a, unit)).mean;
-    // The clock of A: chains of A, if both have them.
-    let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
-    let scale = median(&clock).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
-    let freedom = prior.1 + seen.1;
-    let variance = (prior.0 + seen.0) / freedom;
-    let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
-    let half = |chance: f64| crate::student(freedom, 1.0 - chance) * error;
-    let around = |half: f64| (log - half, log + half);
-    let (low, high) = around(half(chance));
-    // Who slowed B did not make it slower, and who slowed A hides that it is.
-    let (low, high) = (low - slowed[1] - point.slowed[1], high + slowed[0] + point.slowed[0]);
-    let verdict = match log {
-        log if low > 0.0 && log > ignore => Verdict::Slower,
-        log if high < 0.0 && log < -ignore => Verdict::Faster,
-        _ => Verdict::Bounded,
-    };
-    let ratios = |(low, high): (f64, f64)| (low.exp(), high.exp());
-    Some(Effect {
-        a: (from + scale).exp(),
-        b: (from + log + scale).exp(),
-        ratio: log.exp(),
-        interval: ratios(around(half(0.05))),
-        joint: ratios((low, high)),
-        visible: (log - low).max(ignore).exp_m1(),
-        verdict,
-        doubt,
-        unit,
-        invocations: (point.a.len(), point.b.len(), point.history.len()),
-        odd: odd.filter(|_| verdict != Verdict::Bounded),
-    })
+
+    fn effect(self, point: &Point, terms: Terms, chance: f64) -> Effect {
+        let ignore = terms.ignore.ln_1p();
+        let Difference { sides: [a, b], unit, log, seen, prior, slowed, doubt, odd } = self;
+        let from = trimmed(&places(&a, unit)).mean;
+        // The clock of A: chains of A, if both have them.
+        let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
+        let scale = median(&clock).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
+        let freedom = prior.1 + seen.1;
+        let variance = (prior.0 + seen.0) / freedom;
+        let error = (variance * (1.0 / a.len() as f64 + 1.0 / b.len() as f64)).sqrt();
+        let half = |chance: f64| crate::student(freedom, 1.0 - chance) * error;
+        let around = |half: f64| (log - half, log + half);
+        let (low, high) = around(half(chance));
+        // Who slowed B did not make it slower, and who slowed A hides that it is.
+        let (low, high) = (low - slowed[1] - point.slowed[1], high + slowed[0] + point.slowed[0]);
+        let verdict = match log {
+            log if low > 0.0 && log > ignore => Verdict::Slower,
+            log if high < 0.0 && log < -ignore => Verdict::Faster,
+            _ => Verdict::Bounded,
+        };
+        let ratios = |(low, high): (f64, f64)| (low.exp(), high.exp());
+        Effect {
+            a: (from + scale).exp(),
+            b: (from + log + scale).exp(),
+            ratio: log.exp(),
+            interval: ratios(around(half(0.05))),
+            joint: ratios((low, high)),
+            visible: (log - low).max(ignore).exp_m1(),
+            verdict,
+            doubt,
+            unit,
+            invocations: (point.a.len(), point.b.len(), point.history.len()),
+            odd: odd.filter(|_| verdict != Verdict::Bounded),
+        }
+    }
 }
 
-/// Returns the sum of the variances that levels have by the spread of their instances, as often as
-/// the freedom says, and the freedom.
-fn prior(levels: &[&Level], unit: Unit, freedom: f64, beyond: f64) -> (f64, f64) {
-    let located = levels.iter().filter_map(|level| level.located(unit));
-    let sum: f64 = located.map(|own| own.error.powi(2) + beyond.powi(2)).sum();
-    (freedom * sum / levels.len() as f64, freedom)
+/// Returns the variance that levels have by the spread of their instances and beyond it, times its
+/// freedom, and the freedom (Welch and Satterthwaite).
+fn prior(levels: &[&Level], unit: Unit, beyond: f64) -> (f64, f64) {
+    let located: Vec<_> = levels.iter().filter_map(|level| level.located(unit)).collect();
+    let own = located.iter().map(|own| own.error.powi(2)).sum::<f64>() / levels.len() as f64;
+    let known = FLOOR.powi(2) + beyond.powi(2);
+    let own_freedom = located.iter().map(|own| own.freedom).sum::<f64>();
+    let all = own + known;
+    let freedom = all.powi(2) / (own.powi(2) / own_freedom + known.powi(2) / KNOWN_FREEDOM);
+    (all * freedom, freedom)
+}
+
+/// Returns a variance with the weight that it has where others show their own scatter.
+fn few((sum, freedom): (f64, f64)) -> (f64, f64) {
+    (sum / freedom * SEEN_FREEDOM, SEEN_FREEDOM)
 }
 
 /// Compares sides that were measured at different times: without levels that were shared, if there
@@ -182,15 +200,15 @@ fn apart(point: &Point) -> Difference<'_> {
     let is_once = both.iter().any(|level| level.instances < MIN_INSTANCES);
     // Invocations show themselves what their instances do not.
     let is_seen = seen.1 >= MIN_SEEN && (is_once || point.beyond > 0.0);
-    let (freedom, beyond) =
-        if is_seen { (SEEN_FREEDOM, 0.0) } else { (PRIOR_FREEDOM, point.beyond) };
+    let beyond = if is_seen { 0.0 } else { point.beyond };
     // Repetitions within one instance say nothing about the next one.
     let (slowed, doubt) = match doubt {
         _ if is_once && !is_seen => ([f64::INFINITY; 2], Doubt::Once),
         doubt => (slowed, doubt.unwrap_or(Doubt::Spread)),
     };
     let log = of_b.mean - of_a.mean;
-    let prior = prior(&both, unit, freedom, beyond);
+    let prior = prior(&both, unit, beyond);
+    let prior = if is_seen { few(prior) } else { prior };
     let odd = odd([of_a.mean, of_b.mean], &history);
     Difference { sides, unit, log, seen, prior, slowed, doubt, odd }
 }
@@ -225,7 +243,7 @@ fn paired(point: &Point) -> Difference<'_> {
         log: pairs.mean,
         // The difference of two levels has twice the variance of one.
         seen: (squares / 2.0, freedom),
-        prior: prior(&both, unit, SEEN_FREEDOM, 0.0),
+        prior: few(prior(&both, unit, 0.0)),
         sides: [a, b],
         slowed: [0.0; 2],
         doubt: Doubt::Spread,

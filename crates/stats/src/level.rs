@@ -10,19 +10,20 @@
 
 use crate::{median, quantile, sorted};
 
-/// Quantile of the slices of a repetition, and of the repetitions.
-const WITHIN: f64 = 0.5;
+/// Quantile of the slices of a repetition, and of the repetitions. Beside a machine that uses the
+/// sibling half of the time, in turns shorter than a slice, a tenth of the slices is clean.
+const WITHIN: f64 = 0.1;
 const ACROSS: f64 = 0.4;
 /// Fewest slices of a repetition, and repetitions of a level, after some were left out.
 const MIN_SLICES: usize = 2;
-const MIN_REPETITIONS: usize = 5;
+const MIN_REPETITIONS: usize = 3;
 /// Part of the repetitions that these must be as well: where idle siblings are rarer, a sibling
 /// that was idle before and after a slice was often busy during it.
 const MIN_PART: usize = 4;
 /// A sibling is idle while the ratio of the probes is that near, as a fraction, to its least value.
 const IDLE: f64 = 0.04;
-/// Width of the least value, and share of a host's slices that has it.
-const LEAST: (f64, f64) = (0.03, 0.03);
+/// Width of the least value, share of the slices that has it, and the fewest that do.
+const LEAST: (f64, f64, usize) = (0.03, 0.03, 5);
 /// Chains longer than the middle one by this factor were interrupted: 5 to 10 % of those after work
 /// with AVX-512 took 1.6 times as long on a Xeon, which looks like a sibling idler than idle.
 const INTERRUPTED: f64 = 1.3;
@@ -34,7 +35,7 @@ const LONG_NS: f64 = 2e6;
 const CHAINS_OVER_NS: (f64, f64) = (1.5, 0.001);
 /// Part of the standard deviation of an invocation's level that its repetitions do not show. It
 /// holds for pairs of files beside load and without, see METHODOLOGY.
-const FLOOR: f64 = 0.0032;
+pub(crate) const FLOOR: f64 = 0.0032;
 
 /// A slice of work and its probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -63,15 +64,15 @@ impl SliceTime {
 }
 
 /// Returns the least ratio of both probes: that of an idle sibling, if it ever was idle. `None`
-/// without probes.
+/// for too few slices with probes.
 pub fn least_sibling<'a>(slices: impl IntoIterator<Item = &'a SliceTime>) -> Option<f64> {
     let clean: Vec<_> = slices.into_iter().filter(|slice| !slice.is_lost).collect();
     let chains: Vec<f64> = clean.iter().filter_map(|slice| slice.chain_ns).collect();
     let longest = INTERRUPTED * median(&chains)?;
     let whole = clean.iter().filter(|slice| slice.chain_ns.is_some_and(|ns| ns <= longest));
     let ratios = sorted(&whole.filter_map(|slice| slice.sibling()).collect::<Vec<f64>>());
-    let (width, share) = LEAST;
-    let fewest = (ratios.len() as f64 * share).ceil() as usize;
+    let (width, share, fewest) = LEAST;
+    let fewest = fewest.max((ratios.len() as f64 * share).ceil() as usize);
     let from =
         |low: usize| &ratios[low..ratios.partition_point(|it| *it <= ratios[low] * (1.0 + width))];
     let dense = (0..ratios.len()).map(from).find(|near| near.len() >= fewest);
@@ -106,8 +107,9 @@ pub struct Level {
 pub struct Located {
     /// Logarithm of the time.
     pub log: f64,
-    /// Standard deviation of that place, by the repetitions.
+    /// Standard deviation of that place by the repetitions, and the freedom of its estimate.
     pub error: f64,
+    pub freedom: f64,
 }
 
 impl Level {
@@ -143,23 +145,20 @@ impl Level {
         let clean = clean.into_iter().find(|left| left.len() >= enough);
         let is_shared = clean.is_none();
         let kept = clean.unwrap_or_else(|| all.iter().map(|slices| slices.to_vec()).collect());
-        let value = |slices: &Vec<SliceTime>, time: fn(&SliceTime) -> Option<f64>| {
-            let times: Option<Vec<f64>> = slices.iter().map(time).collect();
-            Some(quantile(&sorted(&times?), WITHIN)?.ln()).filter(|log| log.is_finite())
-        };
-        let values = |time: fn(&SliceTime) -> Option<f64>| -> Option<Vec<f64>> {
-            let logs: Option<Vec<f64>> = kept.iter().map(|slices| value(slices, time)).collect();
-            Some(sorted(&logs?))
-        };
         // A level has both a clock and its times in chains, or none of them.
-        let chain_ns: Option<Vec<f64>> =
-            kept.iter().flatten().map(|slice| slice.chain_ns).collect();
-        let chain = chain_ns.and_then(|all| median(&all)).filter(|ns| *ns > 0.0).map(f64::ln);
-        let chains = values(|slice| Some(slice.op_ns / slice.chain_ns?));
-        let (chain, chains) = chain.zip(chains).unzip();
-        let ns = values(|slice| Some(slice.op_ns))?;
-        let chains = chains.unwrap_or_default();
-        let instances = instances.min(ns.len());
+        let chain = |slices: &[SliceTime]| {
+            let all: Option<Vec<f64>> = slices.iter().map(|slice| slice.chain_ns).collect();
+            all.and_then(|all| median(&all)).filter(|ns| *ns > 0.0).map(f64::ln)
+        };
+        let low = |slices: &Vec<SliceTime>| {
+            let times: Vec<f64> = slices.iter().map(|slice| slice.op_ns).collect();
+            Some((quantile(&sorted(&times), WITHIN)?.ln(), chain(slices)))
+        };
+        let places: Vec<(f64, Option<f64>)> = kept.iter().map(low).collect::<Option<_>>()?;
+        let ns = sorted(&places.iter().map(|(ns, _)| *ns).collect::<Vec<_>>());
+        let chains: Option<Vec<f64>> = places.iter().map(|(ns, own)| Some(ns - (*own)?)).collect();
+        let chains = sorted(&chains.unwrap_or_default());
+        let chain = chain(&kept.concat()).filter(|_| !chains.is_empty());
         let level = Level { ns, chains, chain, is_shared, instances };
         (!level.ns.is_empty()).then_some(level)
     }
@@ -178,14 +177,14 @@ impl Level {
         let off = 2.0 * (ACROSS * (1.0 - ACROSS) / logs.len() as f64).sqrt();
         let at = |share: f64| quantile(logs, share);
         let error = (at(ACROSS + off)? - at(ACROSS - off)?) / 4.0;
-        Some(Located { log: at(ACROSS)?, error: error.hypot(FLOOR) })
+        Some(Located { log: at(ACROSS)?, error, freedom: (logs.len() - 1).max(1) as f64 })
     }
 
     /// Returns the unit in which these levels together are steadier.
     pub fn steadier<'a>(levels: impl IntoIterator<Item = &'a Level> + Clone) -> Unit {
         let sum = |unit| -> f64 {
             let located = levels.clone().into_iter().filter_map(|level| level.located(unit));
-            located.map(|located| located.error).sum()
+            located.map(|located| located.error.hypot(FLOOR)).sum()
         };
         let is_known = levels.clone().into_iter().all(|level| !level.chains.is_empty());
         // With a clock that stands still, both are alike; another file may be of another clock.
@@ -197,9 +196,9 @@ impl Level {
     /// `chain_ns`, with its 95 % interval.
     pub fn shown(&self, chain_ns: Option<f64>) -> (f64, (f64, f64)) {
         let unit = if chain_ns.is_some() { Level::steadier([self]) } else { Unit::Ns };
-        let Located { log, error } = self.located(unit).expect("a level has a time");
+        let Located { log, error, .. } = self.located(unit).expect("a level has a time");
         let scale = if unit == Unit::Chains { chain_ns.unwrap_or(1.0) } else { 1.0 };
-        let half = 1.96 * error;
+        let half = 1.96 * error.hypot(FLOOR);
         (log.exp() * scale, ((log - half).exp() * scale, (log + half).exp() * scale))
     }
 }
