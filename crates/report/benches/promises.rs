@@ -184,12 +184,14 @@ fn found(pairs: &[Pair<'_>], slower: f64) {
     }
 }
 
-/// Compares each file with those of the ten nights before it.
+/// Compares each file with those of the ten nights before it, as `daqmeter nightly` does.
 fn nights(files: &[Vec<RunRecord>]) {
     let mut gates: BTreeMap<&str, usize> = BTreeMap::new();
     for at in NIGHTS..files.len() {
-        let before = files[at - NIGHTS..at].concat();
-        let gate = match cmp(&before, &files[at], &[], IGNORE).gate(0.1) {
+        let before = |last: usize| files[at - NIGHTS..last].concat();
+        let usual = cmp(&before(at - 1), &files[at - 1], &[], 0.0);
+        let night = cmp(&before(at), &files[at], &[], IGNORE).gated_by(&usual, 0.1);
+        let gate = match night.gate(0.1) {
             Gate::Passed => "passed",
             Gate::Failed => "failed",
             Gate::Open(_) => "open",
