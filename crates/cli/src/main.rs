@@ -39,11 +39,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use daqmeter_harness::guarded;
 use daqmeter_harness::request::set_typed;
 
-use crate::deferred::Deferred;
+use crate::deferred::{Deferred, verbs};
 use crate::output::{Ended, Failure};
 
 /// Measures the path of data from an acquisition device to a program.
@@ -59,48 +59,50 @@ const MAX_HELP_COLUMNS: usize = 100;
 
 const AFTER_HELP: &str = "Begin with: daqmeter survey; for a verb: daqmeter help VERB";
 
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Measure this host, in about a minute
-    Survey(Deferred<survey::Arguments>),
-    /// Read digitizer boards in parallel and convert their samples
-    Digitizer(Deferred<digitizer::Arguments>),
-    /// Read, write, serve and measure Wishbone registers over Etherbone
-    #[command(subcommand, visible_alias = "etherbone")]
-    Eb(eb::Verb),
-    /// Read out an emulated FELIX card, and account for every trigger
-    Readout(Deferred<readout::Arguments>),
-    /// Measure copies between user and kernel memory, by CPU or DMA
-    #[command(subcommand)]
-    Copy(copy::Verb),
-    /// List, plan, measure and verify hardware and kernel counters
-    #[command(subcommand)]
-    Pmu(pmu::Verb),
-    /// Run a data path from a file, and find its bottleneck
-    #[command(subcommand)]
-    Path(path::Verb),
-    /// Measure the points of a plan
-    Run(Deferred<run::Arguments>),
-    /// Repeat the published studies, row by row
-    Reproduce(Deferred<reproduce::Arguments>),
-    /// Make a page, a table or data for other tools from records
-    Report(Deferred<report::Arguments>),
-    /// Compare two sets of records, point by point
-    Compare(Deferred<compare::Arguments>),
-    /// Measure two sides alternately, and say whether they differ
-    Ab(Deferred<ab::Arguments>),
-    /// Show points over time, and their sudden changes
-    History(Deferred<history::Arguments>),
-    /// Measure a plan, keep it, and compare it with the nights before
-    Nightly(Deferred<nightly::Arguments>),
-    /// Show records in the browser
-    Serve(Deferred<serve::Arguments>),
-    /// List devices, engines, plans, paths and more
-    List(Deferred<list::Arguments>),
-    /// Show what this host has, and how to get what is missing
-    Doctor(Deferred<doctor::Arguments>),
-    /// Print help, manual pages, or completions for a shell
-    Help(Deferred<help::Arguments>),
+verbs! {
+    enum Verb {
+        /// Measure this host, in about a minute
+        Survey(arguments: Deferred<survey::Arguments>) => survey::run(arguments),
+        /// Read digitizer boards in parallel and convert their samples
+        Digitizer(arguments: Deferred<digitizer::Arguments>) => digitizer::run(arguments),
+        /// Read, write, serve and measure Wishbone registers over Etherbone
+        #[command(subcommand, visible_alias = "etherbone")]
+        Eb(verb: eb::Verb) => verb.run(),
+        /// Read out an emulated FELIX card, and account for every trigger
+        #[command(subcommand)]
+        Readout(verb: readout::Verb) => verb.run(),
+        /// Measure copies between user and kernel memory, by CPU or DMA
+        #[command(subcommand)]
+        Copy(verb: copy::Verb) => verb.run(),
+        /// List, plan, measure and verify hardware and kernel counters
+        #[command(subcommand)]
+        Pmu(verb: pmu::Verb) => verb.run(),
+        /// Run a data path from a file, and find its bottleneck
+        #[command(subcommand)]
+        Path(verb: path::Verb) => verb.run(),
+        /// Measure the points of a plan
+        Run(arguments: Deferred<run::Arguments>) => run::run(arguments),
+        /// Repeat the published studies, row by row
+        Reproduce(arguments: Deferred<reproduce::Arguments>) => reproduce::run(arguments),
+        /// Make a page, a table or data for other tools from records
+        Report(arguments: Deferred<report::Arguments>) => report::run(arguments),
+        /// Compare two sets of records, point by point
+        Compare(arguments: Deferred<compare::Arguments>) => compare::run(arguments),
+        /// Measure two sides alternately, and say whether they differ
+        Ab(arguments: Deferred<ab::Arguments>) => ab::run(arguments),
+        /// Show points over time, and their sudden changes
+        History(arguments: Deferred<history::Arguments>) => history::run(arguments),
+        /// Measure a plan, keep it, and compare it with the nights before
+        Nightly(arguments: Deferred<nightly::Arguments>) => nightly::run(arguments),
+        /// Show records in the browser
+        Serve(arguments: Deferred<serve::Arguments>) => serve::run(arguments),
+        /// List devices, engines, plans, paths and more
+        List(arguments: Deferred<list::Arguments>) => list::run(arguments),
+        /// Show what this host has, and how to get what is missing
+        Doctor(arguments: Deferred<doctor::Arguments>) => doctor::run(arguments),
+        /// Print help, manual pages, or completions for a shell
+        Help(arguments: Deferred<help::Arguments>) => help::run(arguments, command()),
+    }
 }
 
 fn command() -> clap::Command {
@@ -139,7 +141,7 @@ fn run(line: impl IntoIterator<Item = OsString>) -> Ended {
     set_typed(arguments::typed(&command, &matches));
     named::check(&command, &matches)?;
     interrupt::take_over()?;
-    let done = run_verb(verb);
+    let done = verb.run();
     if let Some(names) = daqmeter_report::table::unused_columns() {
         output::tell(&format!("daqmeter: --columns {names}: no table of stages was printed"));
     }
@@ -168,29 +170,6 @@ fn show_usage(error: &clap::Error) -> Ended {
             Ok(ExitCode::from(2))
         }
         false => output::emit(&text),
-    }
-}
-
-fn run_verb(verb: Verb) -> Ended {
-    match verb {
-        Verb::Survey(arguments) => survey::run(&arguments),
-        Verb::Digitizer(arguments) => digitizer::run(&arguments),
-        Verb::Eb(verb) => verb.run(),
-        Verb::Readout(arguments) => readout::run(&arguments),
-        Verb::Copy(verb) => verb.run(),
-        Verb::Pmu(verb) => verb.run(),
-        Verb::Path(verb) => verb.run(),
-        Verb::Run(arguments) => run::run(&arguments),
-        Verb::Reproduce(arguments) => reproduce::run(&arguments),
-        Verb::Report(arguments) => report::run(&arguments),
-        Verb::Ab(arguments) => ab::run(&arguments),
-        Verb::Compare(arguments) => compare::run(&arguments),
-        Verb::History(arguments) => history::run(&arguments),
-        Verb::Nightly(arguments) => nightly::run(&arguments),
-        Verb::Serve(arguments) => serve::run(&arguments),
-        Verb::List(arguments) => list::run(&arguments),
-        Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Help(arguments) => help::run(&arguments, command()),
     }
 }
 

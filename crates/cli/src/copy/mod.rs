@@ -8,7 +8,7 @@ mod verify;
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use daqmeter_copy::{CopyPath, Direction};
 use daqmeter_harness::{Request, Settings};
 use daqmeter_record::RunRecord;
@@ -17,43 +17,31 @@ use daqmeter_report::Frame;
 use daqmeter_report::copy_classic::StudyFiles;
 
 use crate::arguments::{budget, count};
-use crate::deferred::Deferred;
+use crate::deferred::{Deferred, verbs};
 use crate::measure::{Bench, Common};
 use crate::named::{OutputFolder, Replaced};
 use crate::output::{Ended, Failure, tell, write_file};
 
-#[derive(Debug, Subcommand)]
-#[command(
-    after_help = "Begin with: daqmeter copy latency",
-    after_long_help = include_str!("../../help/copy.txt")
-)]
-pub(crate) enum Verb {
-    /// Time single copies, by size
-    #[command(after_long_help = include_str!("../../help/copy-latency.txt"))]
-    Latency(Deferred<sweep::Sweep>),
-    /// Measure the rate of all CPUs or channels together
-    #[command(after_long_help = include_str!("../../help/copy-bandwidth.txt"))]
-    Bandwidth(Deferred<sweep::Sweep>),
-    /// Measure how a copying neighbour slows down a program
-    Pollution(Deferred<pollution::Arguments>),
-    /// Count the kernel's copies by size, caller and process
-    Trace(Deferred<trace::Arguments>),
-    /// Check each byte of each way to copy
-    Verify(Deferred<verify::Arguments>),
-    /// Read files of the original study as records
-    Import(Deferred<import::Arguments>),
-}
-
-impl Verb {
-    pub(crate) fn run(&self) -> Ended {
-        match self {
-            Verb::Latency(sweep) => sweep.run(&sweep::LATENCY),
-            Verb::Bandwidth(sweep) => sweep.run(&sweep::BANDWIDTH),
-            Verb::Pollution(arguments) => pollution::run(arguments),
-            Verb::Trace(arguments) => trace::run(arguments),
-            Verb::Verify(arguments) => verify::run(arguments),
-            Verb::Import(arguments) => import::run(arguments),
-        }
+verbs! {
+    #[command(
+        after_help = "Begin with: daqmeter copy latency",
+        after_long_help = include_str!("../../help/copy.txt")
+    )]
+    pub(crate) enum Verb {
+        /// Time single copies, by size
+        #[command(after_long_help = include_str!("../../help/copy-latency.txt"))]
+        Latency(sweep: Deferred<sweep::Sweep>) => sweep.run(&sweep::LATENCY),
+        /// Measure the rate of all CPUs or channels together
+        #[command(after_long_help = include_str!("../../help/copy-bandwidth.txt"))]
+        Bandwidth(sweep: Deferred<sweep::Sweep>) => sweep.run(&sweep::BANDWIDTH),
+        /// Measure how a copying neighbour slows down a program
+        Pollution(arguments: Deferred<pollution::Arguments>) => pollution::run(arguments),
+        /// Count the kernel's copies by size, caller and process
+        Trace(arguments: Deferred<trace::Arguments>) => trace::run(arguments),
+        /// Check each byte of each way to copy
+        Verify(arguments: Deferred<verify::Arguments>) => verify::run(arguments),
+        /// Read files of the original study as records
+        Import(arguments: Deferred<import::Arguments>) => import::run(arguments),
     }
 }
 

@@ -6,33 +6,33 @@ mod perf;
 mod serve;
 mod tools;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
 use daqmeter_wire::etherbone::Endian;
 
-use crate::deferred::Deferred;
-use crate::output::Ended;
+use crate::deferred::{Deferred, verbs};
 
-#[derive(Debug, Subcommand)]
-#[command(
-    after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge",
-    after_long_help = include_str!("../../help/eb.txt")
-)]
-pub(crate) enum Verb {
-    /// List the devices of the self-describing bus, or find one
-    Ls(Deferred<tools::LsArguments>),
-    /// Read a register or a range of bytes
-    Read(Deferred<tools::ReadArguments>),
-    /// Write a register or a file
-    Write(Deferred<tools::WriteArguments>),
-    /// Find slaves by broadcast
-    Discover(Deferred<tools::DiscoverArguments>),
-    /// Serve memory, or a bus described in TOML
-    Snoop(Deferred<serve::SnoopArguments>),
-    /// Run a proxy for tunnel/ addresses
-    Tunnel(Deferred<serve::TunnelArguments>),
-    /// Measure reads: convenience, blocking, pipelined
-    Perf(Deferred<perf::Arguments>),
+verbs! {
+    #[command(
+        after_help = "Addresses: udp/host[/port] tcp/host[/port] dev/name tunnel/host/port/host[/port] emu/bridge",
+        after_long_help = include_str!("../../help/eb.txt")
+    )]
+    pub(crate) enum Verb {
+        /// List the devices of the self-describing bus, or find one
+        Ls(arguments: Deferred<tools::LsArguments>) => tools::ls(arguments),
+        /// Read a register or a range of bytes
+        Read(arguments: Deferred<tools::ReadArguments>) => tools::read(arguments),
+        /// Write a register or a file
+        Write(arguments: Deferred<tools::WriteArguments>) => tools::write(arguments),
+        /// Find slaves by broadcast
+        Discover(arguments: Deferred<tools::DiscoverArguments>) => tools::discover(arguments),
+        /// Serve memory, or a bus described in TOML
+        Snoop(arguments: Deferred<serve::SnoopArguments>) => serve::snoop(arguments),
+        /// Run a proxy for tunnel/ addresses
+        Tunnel(arguments: Deferred<serve::TunnelArguments>) => serve::tunnel(arguments),
+        /// Measure reads: convenience, blocking, pipelined
+        Perf(arguments: Deferred<perf::Arguments>) => perf::run(arguments),
+    }
 }
 
 /// Byte order, where it is forced.
@@ -52,20 +52,6 @@ impl Order {
             (true, _) => Some(Endian::Big),
             (_, true) => Some(Endian::Little),
             _ => None,
-        }
-    }
-}
-
-impl Verb {
-    pub(crate) fn run(&self) -> Ended {
-        match self {
-            Verb::Ls(arguments) => tools::ls(arguments),
-            Verb::Read(arguments) => tools::read(arguments),
-            Verb::Write(arguments) => tools::write(arguments),
-            Verb::Discover(arguments) => tools::discover(arguments),
-            Verb::Snoop(arguments) => serve::snoop(arguments),
-            Verb::Tunnel(arguments) => serve::tunnel(arguments),
-            Verb::Perf(arguments) => perf::run(arguments),
         }
     }
 }

@@ -4,11 +4,10 @@ mod explain;
 pub(crate) mod run;
 mod serve;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use daqmeter_path::{Layout, Setting};
 
-use crate::deferred::Deferred;
-use crate::output::Ended;
+use crate::deferred::{Deferred, verbs};
 
 pub(crate) use explain::Search;
 
@@ -26,23 +25,14 @@ pub(crate) struct ChosenPath {
     set: Vec<Setting>,
 }
 
-#[derive(Debug, Subcommand)]
-#[command(after_long_help = include_str!("../../help/path.txt"))]
-pub(crate) enum Verb {
-    /// Run a path and record it
-    Run(Deferred<run::Arguments>),
-    /// Name the resource that limits a path, and confirm it by slowing each part
-    Explain(Deferred<explain::Arguments>),
-    /// Receive the blocks of paths that end on this host
-    Serve(Deferred<serve::Arguments>),
-}
-
-impl Verb {
-    pub(crate) fn run(&self) -> Ended {
-        match self {
-            Verb::Run(arguments) => run::run(arguments),
-            Verb::Explain(arguments) => explain::run(arguments),
-            Verb::Serve(arguments) => serve::run(arguments),
-        }
+verbs! {
+    #[command(after_long_help = include_str!("../../help/path.txt"))]
+    pub(crate) enum Verb {
+        /// Run a path and record it
+        Run(arguments: Deferred<run::Arguments>) => run::run(arguments),
+        /// Name the resource that limits a path, and confirm it by slowing each part
+        Explain(arguments: Deferred<explain::Arguments>) => explain::run(arguments),
+        /// Receive the blocks of paths that end on this host
+        Serve(arguments: Deferred<serve::Arguments>) => serve::run(arguments),
     }
 }
