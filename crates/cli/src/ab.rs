@@ -35,10 +35,8 @@ use crate::recorder::Lines;
 #[command(after_long_help = include_str!("../help/ab.txt"))]
 pub(crate) struct Arguments {
     /// Side A: a point such as "null cpu=0"; a binary with --plan, a command with --commands
-    #[arg(value_name = "A")]
     a: String,
     /// Side B
-    #[arg(value_name = "B")]
     b: String,
     /// Plan whose points are measured with two binaries: a file or a name
     #[arg(long, value_name = "PLAN")]

@@ -24,10 +24,8 @@ use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit, json_lines, tell}
 #[command(after_long_help = include_str!("../help/compare.txt"))]
 pub(crate) struct Arguments {
     /// Records of before, a file or a folder
-    #[arg(value_name = "A")]
     a: PathBuf,
     /// Records of after, a file or a folder
-    #[arg(value_name = "B")]
     b: PathBuf,
     /// Other runs of this host, to learn how runs differ
     #[arg(long, value_name = "PATH")]

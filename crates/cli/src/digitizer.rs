@@ -41,13 +41,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     request: DigitizerRequest,
     /// Table to print
-    #[arg(
-        long,
-        value_enum,
-        default_value = "table",
-        hide_short_help = true,
-        help_heading = "Output"
-    )]
+    #[arg(long, default_value = "table", hide_short_help = true, help_heading = "Output")]
     format: TableFormat,
     /// Profile the threads, and show what takes the time
     #[arg(long, hide_short_help = true, help_heading = "Output")]

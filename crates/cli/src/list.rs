@@ -21,7 +21,6 @@ use crate::run::prospect;
 pub(crate) struct Arguments {
     /// devices, engines, plans, paths, bridges, scenarios or copies; or the name or file of a plan
     /// or a path
-    #[arg(value_name = "WHAT")]
     what: Option<String>,
     /// Print the file of a path, to start your own
     #[arg(long, requires = "what")]

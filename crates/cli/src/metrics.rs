@@ -16,14 +16,8 @@ use crate::output::{Failure, tell};
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Metrics {
     /// Serve metrics for Prometheus at this address: 127.0.0.1:9477
-    #[arg(
-        id = "metrics",
-        long = "metrics",
-        value_name = "ADDR:PORT",
-        help_heading = "Output",
-        hide_short_help = true
-    )]
-    address: Option<String>,
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Output", hide_short_help = true)]
+    metrics: Option<String>,
 }
 
 impl Metrics {
@@ -32,7 +26,7 @@ impl Metrics {
         &self,
         read: impl Fn(&Page) + Send + Sync + 'static,
     ) -> Result<Option<Page>, Failure> {
-        let Some(address) = &self.address else { return Ok(None) };
+        let Some(address) = &self.metrics else { return Ok(None) };
         let page = Page::default();
         let served = page.clone();
         let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

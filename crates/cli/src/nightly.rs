@@ -27,7 +27,6 @@ use crate::run::refuse_refused;
 #[command(after_long_help = include_str!("../help/nightly.txt"))]
 pub(crate) struct Arguments {
     /// Folder of the nights; it is made if it is not there
-    #[arg(value_name = "FOLDER")]
     folder: OutputFolder,
     /// Plan: a file, or the name of a shipped plan
     #[arg(long, value_name = "PLAN", default_value = "quick")]

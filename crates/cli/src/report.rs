@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_parser = format_name())]
     format: Option<&'static Format>,
     /// Kind of a row of csv and parquet
-    #[arg(long, value_enum, default_value = "stages")]
+    #[arg(long, default_value = "stages")]
     rows: Rows,
     /// File to write [default: report.html for pages, else standard output]
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]

@@ -24,7 +24,6 @@ use crate::output::{Ended, Failure, RowWriter, read_file, row_writer, tell};
 #[command(after_long_help = include_str!("../help/run.txt"))]
 pub(crate) struct Arguments {
     /// Plan: a file, or the name of a shipped plan
-    #[arg(value_name = "PLAN")]
     plan: String,
     /// Skip points that --records already holds, of this host and this build
     #[arg(long)]

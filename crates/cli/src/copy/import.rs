@@ -35,13 +35,13 @@ pub(crate) struct Arguments {
     #[arg(value_name = "FILE|DIR", required = true)]
     from: Vec<PathBuf>,
     /// Context of files whose folder does not name it
-    #[arg(long, value_name = "NAME", value_enum, default_value = "cpu")]
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
     context: CopyContext,
     /// System load of files that do not say it
-    #[arg(long, value_name = "LOAD", value_enum)]
+    #[arg(long, value_name = "LOAD")]
     load: Option<CopyLoad>,
     /// Neighbour of programs whose folder does not name it
-    #[arg(long, value_name = "NAME", value_enum, requires = "copies")]
+    #[arg(long, value_name = "NAME", requires = "copies")]
     neighbour: Option<Neighbour>,
     /// Copies of that neighbour
     #[arg(long, value_name = "DIR:SIZE", value_parser = copies, requires = "neighbour")]

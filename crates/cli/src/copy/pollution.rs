@@ -21,13 +21,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = PossibleValuesParser::new(TESTS), hide_possible_values = true)]
     tests: Vec<String>,
     /// Work of the neighbour: ideal, cpu, dma, spin, null-call
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        value_enum,
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     neighbours: Vec<Neighbour>,
     /// Copies of the neighbour, as direction:size [default: the study's six]
     #[arg(long, value_name = "DIR:SIZE,..", value_delimiter = ',', value_parser = copies)]

@@ -23,13 +23,7 @@ const LIMIT_TIME: Duration = Duration::from_millis(4);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sweep {
     /// Contexts: cpu, or channels of an engine: exclusive, shared, priority
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        value_enum,
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true)]
     contexts: Vec<Context>,
     /// Directions: from, to, both; from_nc, to_nc, both_nc empty the caches first
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = operation)]
@@ -41,10 +35,10 @@ pub(crate) struct Sweep {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10), default_value = "5", conflicts_with = "sizes", hide_short_help = true)]
     menu: u32,
     /// Way to copy by CPU (daqmeter list copies)
-    #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
     path: Option<CopyPath>,
     /// Engine: module, engine-thread [default: module if it has channels, else engine-thread]
-    #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
     engine: Option<CopyPath>,
     /// CPUs or channels that copy together [default: latency 1; bandwidth all CPUs]
     #[arg(long, value_name = "N", value_parser = count)]

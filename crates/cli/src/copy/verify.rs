@@ -23,7 +23,7 @@ use crate::progress::{Forecast, Progress};
 #[command(after_long_help = include_str!("../../help/copy-verify.txt"))]
 pub(crate) struct Arguments {
     /// Only this way to copy
-    #[arg(long, value_name = "NAME", value_enum, hide_possible_values = true)]
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
     path: Option<CopyPath>,
     /// Largest block
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "8MiB")]

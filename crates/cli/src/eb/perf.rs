@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = budget)]
     time: Option<Duration>,
     /// Only this method
-    #[arg(long, value_enum)]
+    #[arg(long)]
     method: Option<Method>,
     #[command(flatten)]
     request: EtherboneRequest,

@@ -15,7 +15,6 @@ pub(crate) use explain::Search;
 #[derive(Debug, Args)]
 pub(crate) struct ChosenPath {
     /// Path: one that ships, or a TOML file
-    #[arg(value_name = "PATH")]
     path: String,
     /// Which thread does what: auto, pipeline, fused, fused x 2, or `[memory] [copy, read] x 2`
     #[arg(long, value_name = "LAYOUT")]

@@ -28,7 +28,7 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "EVENT")]
     pub(crate) heat: Option<String>,
     /// Count each socket, node or PMU (mesh, channel) by itself, and all together
-    #[arg(long, value_name = "PART", value_enum, hide_short_help = true)]
+    #[arg(long, value_name = "PART", hide_short_help = true)]
     pub(crate) by: Option<MachinePart>,
     #[command(flatten)]
     pub(crate) place: Place,

@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     pub(super) plan: bool,
     /// Driver rules of a plan: a Linux version (mainline: 6.18) or the N1SDP's software release
     /// [default: this kernel for its own mesh, else mainline]
-    #[arg(long, value_name = "DRIVER", value_enum, requires = "plan", conflicts_with_all = OF_COUNTS, conflicts_with_all = OF_TABLES, conflicts_with_all = OF_RECORDS, hide_short_help = true)]
+    #[arg(long, value_name = "DRIVER", requires = "plan", conflicts_with_all = OF_COUNTS, conflicts_with_all = OF_TABLES, conflicts_with_all = OF_RECORDS, hide_short_help = true)]
     pub(super) driver: Option<Driver>,
     #[command(flatten)]
     metrics: Metrics,
