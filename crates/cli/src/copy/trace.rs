@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     time: Duration,
     /// Time between two requests for data; 0 does not wait
-    #[arg(long, value_name = "TIME", value_parser = delay, default_value = "100ms")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "100ms")]
     delay: Duration,
     /// Lines of each table
     #[arg(long, value_name = "N", default_value = "12")]
@@ -43,14 +43,6 @@ pub(crate) struct Arguments {
     classic: Option<OutputFolder>,
     #[command(flatten)]
     recording: Recording,
-}
-
-/// Reads a time; 0 needs no unit.
-fn delay(text: &str) -> Result<Duration, String> {
-    match text {
-        "0" => Ok(Duration::ZERO),
-        text => duration(text),
-    }
 }
 
 fn requests_text(made: u64, time: Duration, delay: Duration) -> String {
@@ -157,10 +149,10 @@ mod tests {
     #[test]
     fn the_number_of_requests_stands_beside_the_studys() {
         let half_an_hour = Duration::from_secs(1800);
-        let text = requests_text(17_998, half_an_hour, delay("100ms").unwrap());
+        let text = requests_text(17_998, half_an_hour, duration("100ms").unwrap());
         assert_eq!(text, "17998 requests for data (time / delay is 18000)\n");
-        let text = requests_text(5, half_an_hour, delay("0").unwrap());
+        let text = requests_text(5, half_an_hour, duration("0").unwrap());
         assert_eq!(text, "5 requests for data (one after the other)\n");
-        assert!(delay("soon").is_err());
+        assert!(duration("soon").is_err());
     }
 }
