@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use daqmeter_harness::StepPlan;
+use daqmeter_record::units::whole;
 use daqmeter_record::{Order, Param, Workload};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -61,11 +62,6 @@ impl PlannedPoint {
     }
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a number of passes, at most ten times what a plan may say"
-)]
 fn count(number: u64, times: f64) -> u64 {
-    ((number as f64 * times) as u64).max(number.min(MIN_PASSES))
+    whole(number as f64 * times).max(number.min(MIN_PASSES))
 }

@@ -201,7 +201,6 @@ pub fn show_ns(ns: f64) -> String {
 #[inline]
 #[allow(
     clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
     reason = "the conversion is limited to the range of the result"
 )]
 pub fn whole(number: f64) -> u64 {

@@ -5,7 +5,6 @@
 
 #![allow(
     clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
     reason = "numbers are rounded for display; nothing is computed from them afterwards"
 )]
 

@@ -19,9 +19,8 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec; our clocks exist on every Linux since 2.6.39.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
-    #[allow(clippy::cast_sign_loss, reason = "no clock is negative")]
-    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    ns
+    // No clock is negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// CPU time of the calling thread in nanoseconds. Excludes stolen time if the guest's kernel knows

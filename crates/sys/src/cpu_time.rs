@@ -72,12 +72,12 @@ fn parse_delay(text: &[u8]) -> Option<u64> {
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-#[allow(clippy::cast_sign_loss, reason = "the kernel's counters are not negative")]
 fn usage(who: libc::c_int) -> Usage {
     // SAFETY: an all-zero rusage is valid.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `raw` is valid for writes; both constants are known to every Linux since 2.6.26.
     unsafe { libc::getrusage(who, &raw mut raw) };
+    // The kernel's counters are not negative.
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     Usage {
         user_ns: ns(raw.ru_utime),

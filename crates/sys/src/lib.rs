@@ -70,7 +70,6 @@ pub const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize)
 #[allow(
     clippy::cast_possible_wrap,
     clippy::unnecessary_cast,
-    trivial_numeric_casts,
     reason = "the kernel sees the bits of a command: an unsigned one in glibc, an `int` in musl"
 )]
 fn ioctl<T>(file: &File, command: u32, argument: *mut T, call: &str) -> Result<(), SysError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::study::{Grade, StudyFinding, StudyVerdict};
-use daqmeter_record::units::{show_bytes, show_ns, significant};
+use daqmeter_record::units::{show_bytes, show_ns, significant, whole};
 use daqmeter_report::findings::{CopyFinding, Judgement};
 use serde::Deserialize;
 
@@ -105,8 +105,7 @@ fn filled(text: &str, value: impl Fn(&str) -> f64) -> String {
         let digits = format.trim_end_matches('s').parse();
         out += &match (format, digits) {
             ("ns", _) => show_ns(value),
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size")]
-            ("bytes", _) => show_bytes(value as u64),
+            ("bytes", _) => show_bytes(whole(value)),
             (format, Ok(digits)) if format.ends_with('s') => significant(value, digits),
             (_, digits) => {
                 let decimals = digits.map_or(0, |digits| usize::try_from(digits).unwrap_or(0));
