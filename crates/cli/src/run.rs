@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_campaign::{Budget, Done, Plan, PlannedPoint, SHIPPED_PLANS, Site, engine};
 use daqmeter_harness::StepPlan;
+use daqmeter_record::groups::in_groups;
 use daqmeter_record::units::plural;
 use daqmeter_record::{RunRecord, sanitise};
-use daqmeter_report::groups::in_groups;
 use daqmeter_report::table;
 
 use crate::arguments::budget;

@@ -1,5 +1,6 @@
 //! End of a run: the results of the lanes become the record, with its warnings and its verdict.
 
+use daqmeter_record::groups::in_groups;
 use daqmeter_record::{Host, Hotspot, Ledger, Memory, Outcome, RunRecord};
 use daqmeter_sys::cpu_time;
 use daqmeter_sys::symbols::Symbols;
@@ -89,15 +90,9 @@ fn hotspots(pointers: &[u64]) -> Vec<Hotspot> {
 }
 
 fn judge(record: &RunRecord, faults: Vec<String>) -> Outcome {
-    let mut failed: Vec<(&str, Vec<&str>)> = Vec::new();
-    for lane in &record.lanes {
-        let Some(reason) = lane.outcome.reason() else { continue };
-        match failed.iter_mut().find(|(of, _)| *of == reason) {
-            Some((_, devices)) => devices.push(&lane.device),
-            None => failed.push((reason, vec![&lane.device])),
-        }
-    }
-    let failed = failed.into_iter().map(|(reason, devices)| match devices[..] {
+    let lanes = record.lanes.iter();
+    let failed = lanes.filter_map(|lane| Some((lane.outcome.reason()?, &lane.device)));
+    let failed = in_groups(failed).into_iter().map(|(reason, devices)| match devices[..] {
         [device] => format!("{device}: {reason}"),
         _ => format!("{} and {} more: {reason}", devices[0], devices.len() - 1),
     });

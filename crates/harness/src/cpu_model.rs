@@ -4,6 +4,7 @@
 //! implementer, part, variant and revision. Without names, all Arm hosts would look alike in
 //! comparisons.
 
+use daqmeter_record::groups::counted;
 use daqmeter_record::units::parse_count;
 use daqmeter_sys::host::Files;
 
@@ -31,13 +32,7 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Returns `Arm Neoverse-N1 r3p1`; for several kinds of cores, each with its number of CPUs.
 fn arm_model(text: &str) -> Option<String> {
-    let mut kinds: Vec<(String, usize)> = Vec::new();
-    for core in text.split("\n\n").filter_map(arm_core) {
-        match kinds.iter_mut().find(|(known, _)| *known == core) {
-            Some((_, count)) => *count += 1,
-            None => kinds.push((core, 1)),
-        }
-    }
+    let kinds = counted(text.split("\n\n").filter_map(arm_core));
     if let [(only, _)] = &kinds[..] {
         return Some(only.clone());
     }

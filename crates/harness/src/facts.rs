@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
+use daqmeter_record::groups::counted;
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::units::parse_bytes;
 use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
@@ -192,25 +193,15 @@ fn is_here(files: &Files) -> bool {
 
 /// Returns the caches of all CPUs: a shared cache is one, and equal ones are counted.
 fn caches(files: &Files, cpus: &[u32]) -> Vec<Cache> {
-    let mut seen: Vec<(Cache, Vec<u32>)> = Vec::new();
-    for cpu in cpus {
+    let of_cpu = |cpu: &u32| {
         let directory = format!("sys/devices/system/cpu/cpu{cpu}/cache");
         let indices = files.names(&directory).into_iter();
-        for found in indices.filter_map(|index| cache(files, &format!("{directory}/{index}"))) {
-            if !seen.contains(&found) {
-                seen.push(found);
-            }
-        }
-    }
-    let mut all: Vec<Cache> = Vec::new();
-    for (cache, _) in seen {
-        let alike = |known: &&mut Cache| Cache { count: 1, ..(**known).clone() } == cache;
-        match all.iter_mut().find(alike) {
-            Some(known) => known.count += 1,
-            None => all.push(cache),
-        }
-    }
-    all
+        indices.filter_map(move |index| cache(files, &format!("{directory}/{index}")))
+    };
+    let each = counted(cpus.iter().flat_map(of_cpu)).into_iter();
+    let alike = counted(each.map(|((cache, _), _)| cache)).into_iter();
+    let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    alike.map(|(cache, number)| Cache { count: count(number), ..cache }).collect()
 }
 
 fn cache(files: &Files, directory: &str) -> Option<(Cache, Vec<u32>)> {

@@ -119,7 +119,7 @@ pub struct NumaNode {
 }
 
 /// Caches that are alike.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Cache {
     /// Level, from 1.
     pub level: u32,

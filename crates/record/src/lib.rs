@@ -9,6 +9,7 @@ pub mod border;
 pub mod conditions;
 pub mod copies;
 pub mod file;
+pub mod groups;
 pub mod host;
 pub mod jsonl;
 pub mod ledger;

@@ -9,7 +9,7 @@ use daqmeter_record::{Ledger, RunRecord};
 
 use crate::families::{FAMILIES, briefs};
 use crate::family::Family;
-use crate::groups::in_groups;
+use crate::groups::counted;
 use crate::rate;
 
 /// Says what disturbed records that were measured on this or another host; `None` without lanes,
@@ -57,12 +57,12 @@ fn is_of(family: &Family, records: &[RunRecord]) -> bool {
 /// Writes the points that failed, and the losses by unit and cause; `nothing lost` only if a ledger
 /// was kept. `None` without ledgers and faults.
 fn lost(records: &[RunRecord]) -> Option<String> {
-    let undone = records.iter().filter_map(|record| Some((rate::undone(&record.outcome)?.0, ())));
-    let undone = in_groups(undone.filter(|(how, ())| *how != "waived")).into_iter();
+    let undone = records.iter().filter_map(|record| Some(rate::undone(&record.outcome)?.0));
+    let undone = counted(undone.filter(|how| *how != "waived")).into_iter();
     let shown = |how: &str| if how == "failed" { "FAILED".to_owned() } else { how.to_owned() };
-    let undone = undone.map(|(how, all)| match (shown(how), records.len()) {
+    let undone = undone.map(|(how, count)| match (shown(how), records.len()) {
         (how, 1) => how,
-        (how, points) => format!("{} of {points} points {how}", all.len()),
+        (how, points) => format!("{count} of {points} points {how}"),
     });
     let mut units: BTreeMap<&str, Ledger> = BTreeMap::new();
     for ledger in records.iter().flat_map(|record| &record.ledgers) {

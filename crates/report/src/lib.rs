@@ -19,7 +19,6 @@ mod faults;
 pub mod figures;
 pub mod formats;
 mod frame;
-pub mod groups;
 mod headline;
 pub mod history;
 mod html;
@@ -40,6 +39,7 @@ mod template;
 mod words;
 
 pub use answers::answers_text;
+pub(crate) use daqmeter_record::groups;
 pub use families::copy::study::{classic as copy_classic, findings, imported as copy_imported};
 pub use families::digitizer::classic;
 pub use families::{copy, etherbone, felix, figures, path as paths, pmu};

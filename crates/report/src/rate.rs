@@ -11,7 +11,7 @@ use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage, Workload};
 use daqmeter_stats::{Rate, Share, share, sustained};
 
-use crate::groups::in_groups;
+use crate::groups::counted;
 use crate::samples::stages;
 
 pub fn of(stage: &Stage) -> Option<Rate> {
@@ -92,10 +92,10 @@ pub(crate) fn above_limits(
         let above = stages(record).filter(|stage| is_above(record, stage));
         above.filter_map(|stage| {
             let limit = &limit_of(record, stage)?.name;
-            Some((format!("{} (`{limit}`)", label(&record.workload, &stage.name)), ()))
+            Some(format!("{} (`{limit}`)", label(&record.workload, &stage.name)))
         })
     });
-    let named = in_groups(above).into_iter().map(|(name, all)| match all.len() {
+    let named = counted(above).into_iter().map(|(name, times)| match times {
         1 => name,
         times => format!("{name} {times} times"),
     });

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::aligned::{asks_all, fewer, fitted, paragraphs};
 use crate::frame::Frame;
-use crate::groups::in_groups;
+use crate::groups::counted;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReproducedStudy {
@@ -74,10 +74,10 @@ fn as_texts<S: serde::Serializer>(lines: &[StudyLine], to: S) -> Result<S::Ok, S
 }
 
 /// Counts each verdict, most frequent first: `12 reproduced (model), 3 near (model)`.
-fn counted(verdicts: impl Iterator<Item = String>) -> String {
-    let mut counts = in_groups(verdicts.map(|verdict| (verdict, ())));
-    counts.sort_by_key(|(_, same)| Reverse(same.len()));
-    let shown = counts.iter().map(|(verdict, same)| format!("{} {verdict}", same.len()));
+fn tally(verdicts: impl Iterator<Item = String>) -> String {
+    let mut counts = counted(verdicts);
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let shown = counts.iter().map(|(verdict, count)| format!("{count} {verdict}"));
     shown.collect::<Vec<_>>().join(", ")
 }
 
@@ -102,10 +102,10 @@ impl ReproducedStudy {
     /// Returns `27 rows: 24 reproduced (emulated), 3 near (emulated); 4 findings: 4 confirmed
     /// (emulated)`.
     pub fn summary(&self) -> String {
-        let rows = counted(self.rows.iter().map(|row| row.verdict().to_string()));
+        let rows = tally(self.rows.iter().map(|row| row.verdict().to_string()));
         let mut summary = format!("{}: {rows}", plural(self.rows.len() as u64, "row"));
         if !self.findings.is_empty() {
-            let findings = counted(self.findings.iter().map(|finding| finding.verdict.to_string()));
+            let findings = tally(self.findings.iter().map(|finding| finding.verdict.to_string()));
             let count = plural(self.findings.len() as u64, "finding");
             let _ = write!(summary, "; {count}: {findings}");
         }

@@ -15,7 +15,7 @@ use crate::families::{self, pmu, tool};
 pub use crate::faults::faults_and_ledgers;
 use crate::faults::{absent, faults, labelled};
 use crate::frame::Frame;
-use crate::groups::in_groups;
+use crate::groups::counted;
 use crate::levels::host_line;
 use crate::points::middle_runs;
 use crate::rate::above_limits;
@@ -67,12 +67,11 @@ pub fn stages(records: &[RunRecord]) -> Frame {
 /// Returns a line for each reason of waived points and early failures, with the number of its
 /// points.
 fn absent_lines(records: &[RunRecord]) -> Vec<String> {
-    let absent = in_groups(absent(records).map(|line| (line, ()))).into_iter();
-    let counted = absent.map(|(line, points)| match points.len() {
+    let shown = counted(absent(records)).into_iter().map(|(line, points)| match points {
         1 => line,
         points => format!("{line} ({})", plural(points as u64, "point")),
     });
-    counted.collect()
+    shown.collect()
 }
 
 /// Returns the notes on one record, a line each: faults, ledgers, counters worth a line, CPU,

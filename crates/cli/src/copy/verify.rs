@@ -7,9 +7,9 @@ use clap::Args;
 use daqmeter_copy::verify::{Case, CaseOutcome, VerifyPlan, all};
 use daqmeter_copy::{CopyPath, CopyRequest, Direction};
 use daqmeter_harness::{Request as _, check_fits};
+use daqmeter_record::groups::in_groups;
 use daqmeter_record::units::show_bytes;
 use daqmeter_report::Frame;
-use daqmeter_report::groups::in_groups;
 use daqmeter_report::table::numbers_from;
 
 use super::usable;

@@ -17,3 +17,9 @@ pub fn in_groups<K: Clone + Eq + Hash, V>(
     }
     groups
 }
+
+/// Counts equal values, in the order of first appearance.
+pub fn counted<T: Clone + Eq + Hash>(values: impl Iterator<Item = T>) -> Vec<(T, usize)> {
+    let groups = in_groups(values.map(|value| (value, ())));
+    groups.into_iter().map(|(value, same)| (value, same.len())).collect()
+}
