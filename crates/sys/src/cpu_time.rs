@@ -113,12 +113,7 @@ fn parse_stat(text: &str, ns_per_tick: u64) -> BTreeMap<Option<u32>, StatTimes> 
 }
 
 pub(crate) fn ns_per_tick() -> u64 {
-    1_000_000_000 / ticks_per_second().max(1)
-}
-
-fn ticks_per_second() -> u64 {
-    // SAFETY: sysconf takes any name and cannot fault.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
 /// CPU time of each living thread of this process, by `name/tid`, from

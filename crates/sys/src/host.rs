@@ -120,8 +120,7 @@ pub fn device_directory(kind: &str, number: u64) -> String {
 }
 
 pub fn page_bytes() -> u64 {
-    // SAFETY: sysconf takes any name and cannot fault.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+    rustix::param::page_size() as u64
 }
 
 /// Memory of this host by sysinfo(2), which needs no `/proc`.
@@ -132,8 +131,7 @@ pub fn memory_bytes() -> u64 {
 }
 
 pub fn is_root() -> bool {
-    // SAFETY: takes no arguments and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]
