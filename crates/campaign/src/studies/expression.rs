@@ -34,18 +34,15 @@ pub(super) enum Operation {
     Formula(Formula),
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Select {
     pub(super) study: Option<String>,
     engine: Option<String>,
     lanes: Option<usize>,
     /// Takes the record with the most lanes, and of these the longest.
-    #[serde(default)]
     pub(super) largest: bool,
-    #[serde(default)]
     parameters: BTreeMap<String, Param>,
-    #[serde(default)]
     without: BTreeMap<String, Vec<Param>>,
 }
 

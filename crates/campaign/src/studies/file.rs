@@ -45,15 +45,12 @@ struct Section {
 ///
 /// `"$name"` is replaced by the variable's value, `{name}` within a text by its text, `"$all.name"`
 /// by the list of its values in all items.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct Rows {
     pub(super) template: Option<String>,
-    #[serde(default)]
     pub(super) with: Table,
-    #[serde(default)]
     pub(super) each: Vec<Table>,
-    #[serde(default)]
     line: Vec<Value>,
 }
 
