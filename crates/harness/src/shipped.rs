@@ -135,7 +135,7 @@ pub trait Loaded: Sized {
 /// A loaded value with its name. The file is read once, when the name is parsed, so that all parts
 /// of a run have one value, and a pipe is a file, too. Where a request is text, it is the name, and
 /// behind `#` the digest of a file that does not ship: a changed file makes other points.
-#[derive(JsonSchema)]
+#[derive(Clone, JsonSchema)]
 #[schemars(with = "String", bound = "")]
 pub struct Resolved<T> {
     name: String,
@@ -207,13 +207,6 @@ impl<T> fmt::Debug for Resolved<T> {
     }
 }
 
-impl<T> Clone for Resolved<T> {
-    fn clone(&self) -> Self {
-        let Resolved { name, digest, value } = self;
-        Resolved { name: name.clone(), digest: digest.clone(), value: value.clone() }
-    }
-}
-
 impl<T> PartialEq for Resolved<T> {
     fn eq(&self, other: &Self) -> bool {
         (&self.name, &self.digest) == (&other.name, &other.digest)
@@ -255,7 +248,7 @@ pub fn digest(text: &str) -> String {
 mod tests {
     use super::*;
 
-    #[derive(Debug, Deserialize)]
+    #[derive(Clone, Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct File {
         title: String,
