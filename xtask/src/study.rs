@@ -20,16 +20,13 @@ struct Excess {
     faster: f64,
 }
 
-/// Rows of a study and their rule.
-struct Rule {
-    excess: fn(&StudyLine) -> Option<Excess>,
-    rows: usize,
-}
+/// Excess of the rows of a study, and the number of rows that have one.
+type Rule = (fn(&StudyLine) -> Option<Excess>, usize);
 
 fn rule(name: &str) -> Result<Rule> {
     Ok(match name {
-        "digitizer" => Rule { excess: of_readout_tables, rows: 8 },
-        "etherbone" => Rule { excess: of_cycles, rows: 27 },
+        "digitizer" => (of_readout_tables, 8),
+        "etherbone" => (of_cycles, 27),
         _ => bail!("no rule for the study {name}"),
     })
 }
@@ -50,7 +47,7 @@ pub(crate) fn repeat(name: &str) -> Result<()> {
         let records = jsonl::read(BufReader::new(File::open(&records)?))?.records;
         records.iter().try_for_each(below_the_uplink)?;
         let (lines, findings) = study.judge(&records);
-        let mut wrong = slow_rows(&lines, &rule)?;
+        let mut wrong = slow_rows(&lines, rule)?;
         wrong.extend(findings.into_iter().filter(is_refuted).map(|finding| finding.text));
         let still = left.map_or(wrong.clone(), |left| &left & &wrong);
         if still.is_empty() {
@@ -84,11 +81,10 @@ fn below_the_uplink(record: &RunRecord) -> Result<()> {
     Ok(())
 }
 
-fn slow_rows(lines: &[StudyLine], rule: &Rule) -> Result<BTreeSet<String>> {
+fn slow_rows(lines: &[StudyLine], (excess, rows): Rule) -> Result<BTreeSet<String>> {
     let mut slow = BTreeSet::new();
-    let judged: Vec<_> =
-        lines.iter().filter_map(|line| Some((line, (rule.excess)(line)?))).collect();
-    ensure!(judged.len() == rule.rows, "{} rows are judged instead of {}", judged.len(), rule.rows);
+    let judged: Vec<_> = lines.iter().filter_map(|line| Some((line, excess(line)?))).collect();
+    ensure!(judged.len() == rows, "{} rows are judged instead of {rows}", judged.len());
     for (line, excess) in judged {
         let name = format!("{} {} [{}]", line.table, line.row, line.unit);
         let found = excess.found.with_context(|| format!("{name}: not measured"))?;
@@ -134,7 +130,7 @@ mod tests {
     fn a_study_without_records_is_not_measured() {
         for name in ["digitizer", "etherbone"] {
             let study = studies().into_iter().find(|study| study.name == name).unwrap();
-            let error = slow_rows(&study.judge(&[]).0, &rule(name).unwrap()).unwrap_err();
+            let error = slow_rows(&study.judge(&[]).0, rule(name).unwrap()).unwrap_err();
             assert!(error.to_string().contains("not measured"), "{error}");
         }
     }
