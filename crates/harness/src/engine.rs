@@ -302,7 +302,7 @@ impl From<Problem> for Fault {
 impl From<daqmeter_sys::SysError> for Fault {
     fn from(error: daqmeter_sys::SysError) -> Self {
         let less = ": the host, its control group or ulimit -v leaves less";
-        match error.is_out_of_memory() {
+        match error.source.kind() == std::io::ErrorKind::OutOfMemory {
             true => Fault::too_large(error.to_string() + less),
             false => Fault::new(error.to_string()),
         }

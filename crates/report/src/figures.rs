@@ -54,12 +54,6 @@ pub struct Axis {
     pub unit: &'static str,
 }
 
-impl Axis {
-    pub(crate) const fn linear(label: &'static str) -> Axis {
-        Axis { label, log: false, unit: "" }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
     pub label: String,

@@ -25,13 +25,6 @@ impl Frame {
         Frame { tables, notes, ..Frame::default() }
     }
 
-    /// Puts a sentence before the others, such as a verdict.
-    #[must_use]
-    pub fn after(mut self, first: impl Into<String>) -> Frame {
-        self.answer.insert(0, first.into());
-        self
-    }
-
     /// Writes the screen. `disturbed` says what took time from the measurement.
     pub fn text(&self, disturbed: Option<String>) -> String {
         let answer = self.answer.iter().cloned().chain(disturbed);

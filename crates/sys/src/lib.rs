@@ -115,10 +115,6 @@ impl SysError {
         SysError { call: call.into(), source: io::Error::last_os_error() }
     }
 
-    pub fn is_out_of_memory(&self) -> bool {
-        self.source.kind() == io::ErrorKind::OutOfMemory
-    }
-
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }

@@ -44,7 +44,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         tell(&verdict.to_string());
     }
     let code = bench.recorder.finish(|records| {
-        let mut frame = read_out(records).after(verdict.to_string());
+        let mut frame = read_out(records);
+        frame.answer.insert(0, verdict.to_string());
         frame.tables += &paths::threads_text(records);
         frame.answer.extend(
             is_idle.then(|| "no trigger was requested: the readers only polled".to_owned()),

@@ -35,7 +35,7 @@ pub(crate) fn over_time(records: &[RunRecord]) -> Option<Figure> {
     let caveats = joined(caveats.filter(|text| !text.is_empty()), "; ");
     let to_know = caveats.map_or(String::new(), |caveats| format!(" To know: {caveats}."));
     let caption = format!("{what}: {}.{to_know}", observed.what);
-    let [x, y] = ["time [s]", label].map(Axis::linear);
+    let [x, y] = ["time [s]", label].map(|label| Axis { label, ..Axis::default() });
     let axes = Axes { x, y, ..Axes::default() };
     let figure = drawn("Counters over time".to_owned(), caption, axes, marks);
     (figure.xs.len() > 1).then(|| Figure { id: "counters".to_owned(), ..figure })
