@@ -1,20 +1,20 @@
 //! Limits of the stages of a run: given, or measured before the run and after it. The best of the
 //! measurements counts: a host is slower at times, and never faster than its limit.
 //!
-//! A limit is a rate by the definition of a stage's rate, sustained, see
-//! [`daqmeter_stats::sustained`]. Before the run it is measured with all lanes, and after it with
-//! as many as did the stage at one time: lanes that wait for their boards seldom work together. A
-//! limit engine that failed its verification gives no limit.
+//! A limit is a rate by the definition of a stage's rate, sustained, see [`Stage::rate`]. Before
+//! the run it is measured with all lanes, and after it with as many as did the stage at one time:
+//! lanes that wait for their boards seldom work together. A limit engine that failed its
+//! verification gives no limit.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use daqmeter_record::{Limit, LimitBasis, RunRecord, Stage};
-use daqmeter_stats::{Rate, share, sustained};
+use daqmeter_stats::{Rate, share};
 
 use crate::settings::{Settings, StepPlan, cpu_list};
-use crate::{Engine, Fault, Job, LimitSpec, Session};
+use crate::{Engine, Fault, Job, LimitSpec, Session, locked};
 
 /// Rate of a limit by one measurement, or the reason for which there is none.
 type Measured = Result<Rate, String>;
@@ -48,7 +48,7 @@ impl Limits {
         most: usize,
         measure: impl FnOnce() -> Result<Measured, Fault>,
     ) -> Result<Measured, Fault> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || locked(&self.known);
         let mut rates = known().get(&key).cloned().unwrap_or_default();
         if rates.len() < most && rates.iter().all(Result::is_ok) {
             rates.push(measure()?);
@@ -161,12 +161,8 @@ fn stages<'a>(record: &'a RunRecord, limit: &str) -> Vec<&'a Stage> {
     all.filter(|stage| stage.limit.as_deref() == Some(limit)).collect()
 }
 
-fn rate_of(stage: &Stage) -> Option<Rate> {
-    sustained(stage.bytes_per_sample(), &stage.sample_ns)
-}
-
 fn is_exceeded(record: &RunRecord, limit: &Limit) -> bool {
-    let rates = stages(record, &limit.name).into_iter().filter_map(rate_of);
+    let rates = stages(record, &limit.name).into_iter().filter_map(Stage::rate);
     rates.filter_map(|rate| share(rate, limit.rate())).any(|share| share.is_above)
 }
 
@@ -192,7 +188,7 @@ pub fn best_rate(record: &RunRecord) -> Result<Rate, String> {
     }
     let stages = record.lanes.iter().map(|lane| lane.stages.len()).min().unwrap_or(0);
     let rate = |at: usize| {
-        let rates = record.lanes.iter().map(|lane| rate_of(&lane.stages[at]));
+        let rates = record.lanes.iter().map(|lane| lane.stages[at].rate());
         Rate::mean_of(&rates.collect::<Option<Vec<Rate>>>()?).map(Ok)
     };
     let rates: Vec<Measured> = (0..stages).filter_map(rate).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use daqmeter_stats::{Rate, SliceTime};
+use daqmeter_stats::{Rate, SliceTime, sustained};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -319,6 +319,11 @@ impl Stage {
     /// without samples.
     pub fn rate_bytes_per_s(&self) -> f64 {
         if self.seconds() > 0.0 { self.bytes() / self.seconds() } else { 0.0 }
+    }
+
+    /// Returns the sustained rate with its interval; `None` without samples.
+    pub fn rate(&self) -> Option<Rate> {
+        sustained(self.bytes_per_sample(), &self.sample_ns)
     }
 
     /// Iterates over the starts of the samples relative to the release of all lanes. Without

@@ -1,7 +1,7 @@
 //! Rates of stages beside their limits, and the records that answers may use.
 //!
-//! The definition is [`daqmeter_stats::sustained`]: all bytes over all time. Every table, figure
-//! and answer takes its rates from here.
+//! The definition is [`Stage::rate`]: all bytes over all time. Every table, figure and answer takes
+//! its rates from there.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,14 +9,10 @@ use std::sync::Arc;
 
 use daqmeter_record::units::{joined, significant};
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage, Workload};
-use daqmeter_stats::{Rate, Share, share, sustained};
+use daqmeter_stats::{Rate, Share, share};
 
 use crate::groups::counted;
 use crate::samples::stages;
-
-pub fn of(stage: &Stage) -> Option<Rate> {
-    sustained(stage.bytes_per_sample(), &stage.sample_ns)
-}
 
 /// Returns the rate of lanes that ran one stage at the same time: the bytes of all over the time
 /// from the first begin to the last end, less the lanes' mean share of time between samples.
@@ -32,7 +28,7 @@ pub(crate) fn together(stages: &[&Stage]) -> Option<Rate> {
     let own_ns = sum(|stage| stage.sample_ns.iter().map(|ns| *ns as f64).sum());
     let all_ns = last_ns.saturating_sub(first_ns) as f64 * (own_ns / span_ns).min(1.0);
     let per_s = sum(|stage| stage.bytes()) / (all_ns * 1e-9);
-    let of_each: Option<Vec<Rate>> = stages.iter().map(|stage| of(stage)).collect();
+    let of_each: Option<Vec<Rate>> = stages.iter().map(|stage| stage.rate()).collect();
     let mean = Rate::mean_of(&of_each?)?;
     (all_ns > 0.0).then(|| mean.times(per_s / mean.per_s))
 }
@@ -42,7 +38,7 @@ pub(crate) fn limit_of<'a>(record: &'a RunRecord, stage: &Stage) -> Option<&'a L
 }
 
 pub(crate) fn held(record: &RunRecord, stage: &Stage) -> Option<Share> {
-    share(of(stage)?, limit_of(record, stage)?.rate())
+    share(stage.rate()?, limit_of(record, stage)?.rate())
 }
 
 /// Tests if a stage exceeds its limit. If even its fastest sample does not, the intervals are not

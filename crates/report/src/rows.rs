@@ -53,7 +53,7 @@ impl<'a> StageRow<'a> {
             emulated: lane.map_or(record.engine.emulated, |lane| lane.is_emulated(record)),
             outcome,
             summary: stage.and_then(samples::summary).unwrap_or_default(),
-            rate: stage.and_then(rate::of).unwrap_or_default(),
+            rate: stage.and_then(Stage::rate).unwrap_or_default(),
             limit: limit.map(Limit::rate),
             share: share.filter(|_| outcome.is_ok()),
             level: None,

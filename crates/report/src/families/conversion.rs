@@ -56,7 +56,7 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
     let all = labelled(drawn, name, functions::IN_LABEL).into_iter();
     let marks = all.filter_map(|(record, category)| {
         let stage = first_stage(record)?;
-        let mark = Mark::rate(record, "converted", 0.0, rate::of(stage)?);
+        let mark = Mark::rate(record, "converted", 0.0, stage.rate()?);
         Some(Mark { category, ..mark }.with_limit(stage, "limit"))
     });
     marks.flatten().collect()
@@ -66,8 +66,7 @@ fn rates(records: &[RunRecord]) -> Vec<Mark<'_>> {
 fn headline(records: &[RunRecord]) -> Option<String> {
     let middle = middle_runs(records);
     let all = labelled(drawn(&middle), name, functions::IN_LABEL).into_iter();
-    let rates =
-        all.filter_map(|(record, name)| Some((rate::of(first_stage(record)?)?.per_s, name)));
+    let rates = all.filter_map(|(record, name)| Some((first_stage(record)?.rate()?.per_s, name)));
     let mut rates: Vec<(f64, String)> = rates.collect();
     rates.sort_by(|a, b| a.0.total_cmp(&b.0));
     let said = |(per_s, name): &(f64, String)| format!("{name} at {}", prefixed(*per_s, "B/s"));
@@ -82,7 +81,7 @@ fn limited_by(records: &[RunRecord]) -> Option<String> {
     let shares = drawn(records).into_iter().filter_map(|record| {
         let stage = first_stage(record)?;
         let limit = rate::limit_of(record, stage)?.rate();
-        Some((rate::ratio(rate::of(stage)?, limit), record))
+        Some((rate::ratio(stage.rate()?, limit), record))
     });
     let shares: Vec<(Rate, &RunRecord)> = shares.collect();
     let (worst, slowest) = shares.iter().min_by(|a, b| a.0.per_s.total_cmp(&b.0.per_s))?;
@@ -102,7 +101,7 @@ fn stores(records: &[RunRecord]) -> Vec<Mark<'_>> {
     let marks = marks.filter_map(|(record, label)| {
         let stage = first_stage(record)?;
         let bytes = stage.traffic_bytes_per_op as f64;
-        Some(Mark { band: None, ..Mark::rate(record, &label, bytes, rate::of(stage)?) })
+        Some(Mark { band: None, ..Mark::rate(record, &label, bytes, stage.rate()?) })
     });
     let mut marks: Vec<Mark<'_>> = marks.collect();
     marks.sort_by(|a, b| a.series.cmp(&b.series));
@@ -115,7 +114,7 @@ fn gains(records: &[RunRecord]) -> Vec<(u64, Rate)> {
     let pairs = pairs(of_engine(records, ENGINE), &["store"], [&is("cached"), &is("non-temporal")]);
     let gains = pairs.into_iter().filter_map(|pair| {
         let [cached, around] = pair.map(first_stage);
-        let gain = rate::ratio(rate::of(around?)?, rate::of(cached?)?);
+        let gain = rate::ratio(around?.rate()?, cached?.rate()?);
         Some((cached?.traffic_bytes_per_op, gain))
     });
     let mut gains: Vec<(u64, Rate)> = gains.collect();

@@ -177,7 +177,7 @@ impl Cycles<'_> {
             method: text("method"),
             payload: text("payload"),
             count: record.workload.int("count").unwrap_or(1),
-            rate: rate::of(stage)?,
+            rate: stage.rate()?,
         })
     }
 

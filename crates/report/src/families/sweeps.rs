@@ -7,7 +7,6 @@ use super::functions::short;
 use crate::family::{Brief, Family, Work, of_engine, prefixed};
 use crate::figures::{Mark, Plot};
 use crate::parameters::labelled;
-use crate::rate;
 use crate::samples::first_stage;
 
 pub(super) const MEMORY: Family = Family {
@@ -37,7 +36,7 @@ fn ratio_of(record: &RunRecord) -> [u64; 3] {
 fn memory_copy(records: &[RunRecord]) -> Option<Brief> {
     let fastest = |record: &RunRecord| {
         let of_lane = record.lanes.iter().map(|lane| {
-            let rates = lane.stages.iter().filter_map(|stage| Some(rate::of(stage)?.per_s));
+            let rates = lane.stages.iter().filter_map(|stage| Some(stage.rate()?.per_s));
             rates.fold(0.0, f64::max)
         });
         prefixed(of_lane.sum(), "B/s")
@@ -66,7 +65,7 @@ fn memory(records: &[RunRecord]) -> Vec<Mark<'_>> {
     let marks = points.into_iter().flat_map(|(record, label)| {
         let mark = move |stage: &'_ Stage| {
             let moved = stage.traffic_bytes_per_op as f64;
-            let rate = rate::of(stage)?.times(moved / stage.bytes_per_op as f64);
+            let rate = stage.rate()?.times(moved / stage.bytes_per_op as f64);
             Some(Mark::rate(record, &format!("{label}, {}", stage.name), moved, rate))
         };
         record.lanes[0].stages.iter().filter_map(mark)
@@ -93,7 +92,7 @@ pub(super) fn by_parameter<'a>(
         let distinction = label.strip_prefix(&first(record)).unwrap_or_default();
         let bytes = record.workload.int(size).unwrap_or(0) as f64;
         for stage in &record.lanes[0].stages {
-            let Some(rate) = rate::of(stage) else { continue };
+            let Some(rate) = stage.rate() else { continue };
             let label = short(&stage.name) + distinction;
             let mark = Mark::rate(record, &label, bytes, rate);
             marks.extend(mark.with_limit(stage, &format!("limit of {label}")));

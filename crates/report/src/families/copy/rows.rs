@@ -109,7 +109,7 @@ pub(super) fn row(record: &RunRecord) -> Option<CopyRow<'_>> {
     let first = copied(record).next()?;
     let block_bytes = record.workload.int("block_bytes").ok()?;
     let text = |name: &str| record.workload.text(name).unwrap_or("");
-    let rates: Option<Vec<Rate>> = copied(record).map(rate::of).collect();
+    let rates: Option<Vec<Rate>> = copied(record).map(Stage::rate).collect();
     let lane = Rate::mean_of(&rates.unwrap_or_default());
     let limit = rate::limit_of(record, first).filter(|_| rate::is_done(record));
     let null = stages(record).find(|stage| stage.name == NULL_CALL);

@@ -163,7 +163,7 @@ fn fused_rate(record: &RunRecord) -> Option<Rate> {
     let ns: Option<f64> = stages.clone().map(mean_ns).sum();
     // The widest interval of the stages, by ratio.
     let width = |rate: &Rate| rate.interval.map_or(0.0, |(low, high)| (high - low) / rate.per_s);
-    let rates = stages.clone().filter_map(rate::of);
+    let rates = stages.clone().filter_map(Stage::rate);
     let widest = rates.max_by(|a, b| width(a).total_cmp(&width(b)));
     let per_s = stages.clone().next()?.bytes_per_op as f64 / ns.filter(|&ns| ns > 0.0)? * 1e9;
     let interval = widest.and_then(|rate| rate.times(per_s / rate.per_s).interval);
