@@ -59,11 +59,11 @@ fn with_unit(line: &StudyLine, figure: Option<impl Display>) -> String {
 }
 
 fn place(line: &StudyLine) -> &str {
-    line.published.as_ref().map_or("", |published| published.place())
+    line.published.as_ref().map_or("", |published| &published.place)
 }
 
 fn how(line: &StudyLine) -> &str {
-    line.derived.as_ref().map_or("", |derived| derived.how())
+    line.derived.as_ref().map_or("", |derived| &derived.how)
 }
 
 fn as_texts<S: serde::Serializer>(lines: &[StudyLine], to: S) -> Result<S::Ok, S::Error> {

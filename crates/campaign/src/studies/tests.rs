@@ -258,7 +258,7 @@ fn a_record_lands_in_its_row_with_the_documents_definition_of_speed() {
         let line = lines.iter().find(|line| line.row == row).unwrap();
         assert!((line.measured.unwrap().value - measured).abs() < 0.05, "{line:?}");
         let place = format!("PCIe transfer speed, 1x AMC SIS8300L/L2, row 1, {column}");
-        assert_eq!(line.published.as_ref().unwrap().place(), place);
+        assert_eq!(line.published.as_ref().unwrap().place, place);
         assert_eq!(line.verdict().to_string(), verdict, "{row}");
     }
 }

@@ -47,7 +47,7 @@ impl Range {
 #[serde(try_from = "PublishedText")]
 pub struct Published {
     range: Range,
-    place: String,
+    pub place: String,
 }
 
 #[derive(Deserialize)]
@@ -83,10 +83,6 @@ impl TryFrom<PublishedText> for Published {
 }
 
 impl Published {
-    pub fn place(&self) -> &str {
-        &self.place
-    }
-
     /// Returns the value less the published one, relative to it; zero within a published range or
     /// bound.
     pub fn difference(&self, value: f64) -> f64 {
@@ -104,17 +100,13 @@ impl fmt::Display for Published {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Derived {
     range: Range,
-    how: String,
+    pub how: String,
 }
 
 impl Derived {
     /// Returns a figure between two values in any order.
     pub fn between(one: f64, other: f64, how: impl Into<String>) -> Derived {
         Derived { range: Range { from: one.min(other), to: one.max(other) }, how: how.into() }
-    }
-
-    pub fn how(&self) -> &str {
-        &self.how
     }
 
     /// Returns the value less the derived one, relative to it.
