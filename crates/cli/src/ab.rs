@@ -198,7 +198,7 @@ fn compared(
             let mut found = sides[side].measure(shift_bytes)?;
             let lines = found.iter().flat_map(jsonl::to_line).collect::<Vec<u8>>();
             let written = file.as_mut().map_or(Ok(()), |file| file.write(&lines));
-            written.map_err(|failure| failure.line().to_owned())?;
+            written.map_err(|failure| failure.line)?;
             records[side].append(&mut found);
         }
         pairs += 1;

@@ -22,7 +22,7 @@ pub(crate) type Ended = Result<ExitCode, Failure>;
 
 #[derive(Debug)]
 pub(crate) struct Failure {
-    line: String,
+    pub(crate) line: String,
     code: u8,
 }
 
@@ -43,10 +43,6 @@ impl Failure {
     /// in other filters.
     pub(crate) fn unread() -> Failure {
         Failure { line: String::new(), code: UNREAD }
-    }
-
-    pub(crate) fn line(&self) -> &str {
-        &self.line
     }
 
     pub(crate) fn report(self) -> ExitCode {

@@ -113,7 +113,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (empty, full) = (folder.path().join("a.jsonl"), folder.path().join("b.jsonl"));
         std::fs::write(&empty, "").unwrap();
-        let line = |failure: Failure| failure.line().to_owned();
+        let line = |failure: Failure| failure.line;
         let record = RunRecord::new(EngineInfo::default(), Workload::new("null"));
         let none = read_all(&[folder.path().to_owned()]).map_err(line);
         assert!(none.unwrap_err().contains("none of 1 .jsonl files holds a record"));
@@ -135,8 +135,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", place("zero.jsonl")).unwrap();
         std::os::unix::fs::symlink(folder.path(), place("sub/back")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(place("socket.jsonl")).unwrap();
-        let found =
-            files_of(&[folder.path().to_owned()]).map_err(|failure| failure.line().to_owned());
+        let found = files_of(&[folder.path().to_owned()]).map_err(|failure| failure.line);
         let found = found.unwrap();
         assert_eq!(found[..1], [place("a.jsonl")]);
         assert!(found.iter().all(|file| file.ends_with("a.jsonl") || file.ends_with("b.jsonl")));

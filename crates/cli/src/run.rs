@@ -98,7 +98,7 @@ pub(crate) fn points(plan: &Plan, is_json: bool) -> String {
         let PlannedPoint { study, engine, workload, source, .. } = point;
         let whole = workload.to_string();
         let parameters = whole.strip_prefix(engine).unwrap_or(&whole).trim_start();
-        let refused = |why: Failure| format!("refused: {source}: {}", why.line());
+        let refused = |why: Failure| format!("refused: {source}: {}", why.line);
         let (steps, state) = (steps(point.steps), state(point).unwrap_or_else(refused));
         [study, engine, parameters, &steps, &times, &state].map(str::to_owned).to_vec()
     });

@@ -62,7 +62,7 @@ fn answer(paths: &[PathBuf], path: &str, host: &str) -> Answer {
     }
     let files = match files_of(paths) {
         Ok(files) => files,
-        Err(failure) => return Answer::text(404, failure.line()),
+        Err(failure) => return Answer::text(404, &failure.line),
     };
     let wanted = path.strip_prefix("/report/");
     let file = files.iter().find(|file| wanted == Some(&*number(file)));

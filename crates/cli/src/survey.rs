@@ -169,7 +169,7 @@ fn limits(bench: &mut Bench, within: Duration) -> Result<(), Failure> {
         let found = guarded("the search", || search.prove(bench, "survey/limits", false));
         match found.map_err(Failure::tool).flatten() {
             Err(_) if bench.runner.stop.is_set() => break,
-            Err(failure) => tell(&format!("daqmeter: limit of {name}: {}", failure.line())),
+            Err(failure) => tell(&format!("daqmeter: limit of {name}: {}", failure.line)),
             Ok(Some(_)) => {}
             Ok(None) => tell(&format!(
                 "daqmeter: no time to find the limit of {name}: give more with --time, or use daqmeter path explain {}",
@@ -268,7 +268,7 @@ mod tests {
                 (Ok((page, records)), Ok(wanted)) => {
                     assert_eq!(format!("{} {}", page.display(), records.display()), wanted);
                 }
-                (Err(failure), Err(why)) => assert!(failure.line().starts_with(why)),
+                (Err(failure), Err(why)) => assert!(failure.line.starts_with(why)),
                 (_, wanted) => panic!("{wanted:?}"),
             }
         }

@@ -88,7 +88,7 @@ impl Arguments {
             let tried = self.wanted().and_then(|wanted| Ok(Receiver::connect(&wanted, quit)?));
             match tried {
                 Err(failure) if !waiting.is_over() && !quit() => {
-                    waiting.say(|| format!("publishers: {}", failure.line()));
+                    waiting.say(|| format!("publishers: {}", failure.line));
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 tried => return tried,
