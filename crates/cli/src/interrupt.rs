@@ -7,11 +7,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use daqmeter_harness::StopFlag;
+use daqmeter_harness::{StopFlag, locked};
 
 use crate::failure::{Failure, INTERRUPTED, tell};
 
@@ -27,10 +27,6 @@ struct State {
 static STATE: Mutex<State> =
     Mutex::new(State { is_asked: false, asks: Vec::new(), unfinished: None });
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Takes the signals over, once, before the verb begins.
 pub(crate) fn take_over() -> Result<(), Failure> {
     daqmeter_sys::signals::on_end(asked)
@@ -40,7 +36,7 @@ pub(crate) fn take_over() -> Result<(), Failure> {
 /// Calls `ask` at the first signal, in another thread; at once if there was one already. From then
 /// on the verb has to end by itself.
 pub(crate) fn on_signal(ask: impl Fn() + Send + 'static) {
-    let mut state = state();
+    let mut state = locked(&STATE);
     if state.is_asked {
         ask();
     }
@@ -64,7 +60,7 @@ pub(crate) fn wait_for(flag: &StopFlag) {
 }
 
 pub(crate) fn is_asked() -> bool {
-    state().is_asked
+    locked(&STATE).is_asked
 }
 
 /// Returns the exit code of a verb: 130 after a signal, regardless of other results.
@@ -74,14 +70,14 @@ pub(crate) fn exit_code(otherwise: ExitCode) -> ExitCode {
 
 /// Remembers an incomplete file during its writing; an end of the program removes it.
 pub(crate) fn writing<T>(unfinished: Option<PathBuf>, work: impl FnOnce() -> T) -> T {
-    state().unfinished = unfinished;
+    locked(&STATE).unfinished = unfinished;
     let done = work();
-    state().unfinished = None;
+    locked(&STATE).unfinished = None;
     done
 }
 
 fn asked() {
-    let mut state = state();
+    let mut state = locked(&STATE);
     let is_first = !std::mem::replace(&mut state.is_asked, true);
     if !is_first {
         end(&mut state);
@@ -102,7 +98,7 @@ fn asked() {
 fn end_after_grace() {
     std::thread::sleep(GRACE);
     say("interrupted; the unfinished measurement is lost, finished ones are complete");
-    end(&mut state());
+    end(&mut locked(&STATE));
 }
 
 /// Prints a line on stderr, and gives up if its reader blocks.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use daqmeter_harness::locked;
 use daqmeter_record::{Ledger, Outcome, RunRecord, sanitise};
 
 use crate::http::{self, Answer};
@@ -72,16 +73,12 @@ fn written(name: &str, values: &[&str]) -> String {
 }
 
 impl Page {
-    fn values(&self) -> std::sync::MutexGuard<'_, Values> {
-        self.values.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn set(&self, name: &'static str, labels: &[&str], value: f64) {
-        self.values().insert((name, written(name, labels)), value);
+        locked(&self.values).insert((name, written(name, labels)), value);
     }
 
     pub(crate) fn add(&self, name: &'static str, labels: &[&str], more: f64) {
-        *self.values().entry((name, written(name, labels))).or_default() += more;
+        *locked(&self.values).entry((name, written(name, labels))).or_default() += more;
     }
 
     /// Sets the counters of a ledger, with one for each of its rows.
@@ -130,7 +127,7 @@ impl Page {
     }
 
     pub(crate) fn text(&self) -> String {
-        let values = self.values();
+        let values = locked(&self.values);
         let mut out = String::new();
         for (name, _, help) in METRICS.iter() {
             let family = name.strip_suffix("_total").unwrap_or(name);

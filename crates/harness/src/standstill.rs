@@ -3,11 +3,13 @@
 //! time for which it waited for a CPU: beside a load it is late, but it did not stand still.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use daqmeter_sys::clock;
 use daqmeter_sys::cpu_time::ThreadTimes;
+
+use crate::locked;
 
 const PERIOD_NS: u64 = 100_000_000;
 /// Delay beyond the period and the wait for a CPU from which on it is a standstill. It is two
@@ -60,7 +62,7 @@ fn look_on() {
         std::thread::sleep(Duration::from_nanos(PERIOD_NS));
         let next = Look::now(&own);
         if let Some(still_ns) = last.still_ns(next) {
-            let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = locked(&FOUND);
             found.push((next.now_ns, still_ns));
         }
         LOOKED_NS.store(next.now_ns, Ordering::Release);
@@ -79,7 +81,7 @@ pub(crate) fn since(begin_ns: u64) -> u64 {
         }
         std::thread::sleep(Duration::from_nanos(PERIOD_NS / 100));
     }
-    let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = locked(&FOUND);
     let after = found.iter().filter(|(end_ns, _)| *end_ns > begin_ns);
     after.map(|&(end_ns, still_ns)| still_ns.min(end_ns - begin_ns)).sum()
 }
