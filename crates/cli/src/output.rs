@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -73,16 +73,16 @@ pub(crate) fn write_file(path: &Replaced, text: &str) -> Result<(), Failure> {
 /// Writes a file. It fails after the work, since the command line was checked before it.
 pub(crate) fn write_with<E: Display>(
     path: &Replaced,
-    write: impl FnOnce(&mut Replacement) -> Result<(), E>,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), E>,
 ) -> Result<(), Failure> {
     let failed =
         |error: &dyn Display| Failure::tool(format!("cannot write {}: {error}", path.display()));
     refuse_records(path)?;
-    let mut sink = Replacement::begin(path).map_err(|error| failed(&error))?;
-    let beside = sink.unfinished().map(Path::to_owned);
+    let mut file = Replacement::begin(path).map_err(|error| failed(&error))?;
+    let beside = file.unfinished().map(Path::to_owned);
     interrupt::writing(beside, || {
-        write(&mut sink).map_err(|error| failed(&error))?;
-        sink.commit().map_err(|error| failed(&error))
+        write(&mut file.sink).map_err(|error| failed(&error))?;
+        file.commit().map_err(|error| failed(&error))
     })
 }
 

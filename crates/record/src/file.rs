@@ -12,7 +12,7 @@ use tempfile::TempPath;
 /// File during its writing. Without [`Replacement::commit`] the old file stays.
 #[derive(Debug)]
 pub struct Replacement {
-    sink: BufWriter<File>,
+    pub sink: BufWriter<File>,
     /// Temporary name and final name. `None` for devices and pipes, which are written directly.
     rename: Option<(TempPath, PathBuf)>,
 }
@@ -71,19 +71,9 @@ impl Replacement {
     }
 }
 
-impl Write for Replacement {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.sink.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.sink.flush()
-    }
-}
-
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut replacement = Replacement::begin(path)?;
-    replacement.write_all(bytes)?;
+    replacement.sink.write_all(bytes)?;
     replacement.commit()
 }
 
@@ -145,7 +135,7 @@ mod tests {
         let path = folder.path().join("page.html");
         replace(&path, b"old").unwrap();
         let mut begun = Replacement::begin(&path).unwrap();
-        begun.write_all(b"new, but not whole").unwrap();
+        begun.sink.write_all(b"new, but not whole").unwrap();
         drop(begun);
         assert_eq!(
             (fs::read(&path).unwrap(), names(folder.path())),
