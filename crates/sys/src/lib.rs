@@ -52,13 +52,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Length of control data in the C library: `size_t` in glibc, 32 bits in musl. Ours are below 600
-/// bytes.
-#[cfg(target_env = "musl")]
-pub(crate) type ControlLength = libc::socklen_t;
-#[cfg(not(target_env = "musl"))]
-pub(crate) type ControlLength = libc::size_t;
-
 /// `_IOC(direction, type, number, size)` of `asm-generic/ioctl.h`.
 pub const fn ioctl_command(direction: u32, kind: u32, number: u32, bytes: usize) -> u32 {
     assert!(bytes < 1 << 14);
@@ -92,11 +85,6 @@ pub fn ioctl_words<const WORDS: usize>(
 ) -> Result<(), SysError> {
     assert_eq!((command >> 16 & 0x3FFF) as usize, size_of_val(words), "{call}");
     ioctl(file, command, std::ptr::from_mut(words), call)
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "control rooms are below 600 bytes")]
-pub(crate) fn control_length(bytes: usize) -> ControlLength {
-    bytes as ControlLength
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -129,7 +129,8 @@ fn receive_into(
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = crate::control_length(control.0.len());
+    // 64 bytes fit `size_t` of glibc and the 32 bits of musl.
+    message.msg_controllen = control.0.len() as _;
     // SAFETY: every pointer of `message` is to memory of the stated length that outlives the call.
     let bytes = check_size(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) })?;
     let segment_bytes =
@@ -183,11 +184,11 @@ pub fn send(
         // SAFETY: the control buffer is aligned and has room for one message with a u16 (24 bytes
         // of 64).
         unsafe {
-            message.msg_controllen = crate::control_length(libc::CMSG_SPACE(2) as usize);
+            message.msg_controllen = libc::CMSG_SPACE(2) as _;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
-            (*header).cmsg_len = crate::control_length(libc::CMSG_LEN(2) as usize);
+            (*header).cmsg_len = libc::CMSG_LEN(2) as _;
             libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment);
         }
     }
