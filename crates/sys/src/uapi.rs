@@ -177,19 +177,20 @@ fn open(path: &Path) -> Result<File, SysError> {
 fn versioned<T>(
     file: &File,
     number: u32,
-    argument: &mut T,
+    mut info: T,
     abi: impl Fn(&T) -> u32,
-) -> Result<(), SysError> {
-    ioctl(file, number, std::ptr::from_mut(argument), "ask the module for its version").map_err(|error| {
-        if error.errno() != Some(libc::EPROTO) {
-            return error;
+) -> Result<T, SysError> {
+    match ioctl(file, number, &raw mut info, "ask the module for its version") {
+        Ok(()) => Ok(info),
+        Err(error) if error.errno() == Some(libc::EPROTO) => {
+            let call = format!(
+                "the kernel module speaks ABI {}, this program {ABI}: build and load the modules of this version (kmod/)",
+                abi(&info)
+            );
+            Err(SysError { call, ..error })
         }
-        let call = format!(
-            "the kernel module speaks ABI {}, this program {ABI}: build and load the modules of this version (kmod/)",
-            abi(argument)
-        );
-        SysError { call, ..error }
-    })
+        Err(error) => Err(error),
+    }
 }
 
 #[derive(Debug)]
@@ -213,9 +214,7 @@ impl CopyDevice {
     /// # Errors
     /// EPROTO for a module of another version.
     pub fn info(&self) -> Result<Info, SysError> {
-        let mut info = Info { abi: ABI, ..Info::default() };
-        versioned(&self.0, INFO, &mut info, |info| info.abi)?;
-        Ok(info)
+        versioned(&self.0, INFO, Info { abi: ABI, ..Info::default() }, |info| info.abi)
     }
 
     /// Reads one of the held channels.
@@ -291,9 +290,8 @@ impl TraceDevice {
     }
 
     pub fn info(&self) -> Result<TraceInfo, SysError> {
-        let mut info = TraceInfo { abi: ABI, ..TraceInfo::default() };
-        versioned(&self.0, TRACE_INFO, &mut info, |info| info.abi)?;
-        Ok(info)
+        let asked = TraceInfo { abi: ABI, ..TraceInfo::default() };
+        versioned(&self.0, TRACE_INFO, asked, |info| info.abi)
     }
 
     /// Sets the probes; this process is not traced.
