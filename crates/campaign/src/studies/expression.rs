@@ -6,6 +6,7 @@ use daqmeter_record::border::sum;
 use daqmeter_record::study::{Basis, Measured};
 use daqmeter_record::{Ledger, Param, RunRecord, Stage};
 use daqmeter_report::findings::operations_ns;
+use daqmeter_stats::{Summary, median};
 use serde::Deserialize;
 
 use super::formula::Formula;
@@ -133,8 +134,8 @@ impl Statistic {
             Statistic::Parameter(name) => record.workload.float(name).ok(),
             Statistic::Lanes => Some(record.lanes.len() as f64),
             Statistic::Lost => Some(sum(record.ledgers.iter().map(Ledger::lost_on_the_way)) as f64),
-            Statistic::MeanNs => mean(&operations_ns(record)),
-            Statistic::MedianNs => daqmeter_stats::median(&operations_ns(record)),
+            Statistic::MeanNs => Some(Summary::of(&operations_ns(record))?.mean),
+            Statistic::MedianNs => median(&operations_ns(record)),
             Statistic::RateBytesPerS => {
                 Some(record.lanes.first()?.stages.first()?.rate_bytes_per_s())
             }
@@ -180,13 +181,9 @@ impl Board {
         let columns: Vec<f64> = lanes.into_iter().map(|(_, column)| column).collect();
         match self.rank {
             Some(rank) => columns.get(rank).copied(),
-            None => mean(columns.get(self.skip..)?),
+            None => Some(Summary::of(columns.get(self.skip..)?)?.mean),
         }
     }
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 /// Returns true for equal parameters. A number may have a fraction or not, and an absent switch is

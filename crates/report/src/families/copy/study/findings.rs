@@ -266,9 +266,8 @@ fn beside<'a, 'b>(
 fn misses(copies: &Copies<'_>) -> Result<Judgement, String> {
     let rows = pollution_rows(copies.records);
     let missed = |neighbour: &str| {
-        let misses: Vec<f64> =
-            beside(&rows, neighbour).filter_map(|row| row.miss_percent).collect();
-        (!misses.is_empty()).then(|| misses.iter().sum::<f64>() / misses.len() as f64)
+        let misses = beside(&rows, neighbour).filter_map(|row| row.miss_percent);
+        Some(Summary::of(&misses.collect::<Vec<f64>>())?.mean)
     };
     let [Some(ideal), Some(cpu), Some(dma)] = ["ideal", "cpu", "dma"].map(missed) else {
         return Err("no cache counters here: a cache model counts under QEMU (cargo xtask copy-vm --pollution)".to_owned());
