@@ -46,34 +46,19 @@ impl fmt::Display for Cell {
     }
 }
 
-impl From<&str> for Cell {
-    fn from(text: &str) -> Cell {
-        Cell::Text(text.into())
-    }
+macro_rules! cell_from {
+    ($($value:ident: $from:ty => $cell:expr),* $(,)?) => {$(
+        impl From<$from> for Cell {
+            fn from($value: $from) -> Cell { $cell }
+        }
+    )*};
 }
-
-impl From<String> for Cell {
-    fn from(text: String) -> Cell {
-        Cell::Text(text.into())
-    }
-}
-
-impl From<u64> for Cell {
-    fn from(number: u64) -> Cell {
-        Cell::Int(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<Option<f64>> for Cell {
-    fn from(number: Option<f64>) -> Cell {
-        Cell::Float(number)
-    }
-}
-
-impl From<f64> for Cell {
-    fn from(number: f64) -> Cell {
-        Cell::Float(Some(number))
-    }
+cell_from! {
+    text: &str => Cell::Text(text.into()),
+    text: String => Cell::Text(text.into()),
+    number: u64 => Cell::Int(i64::try_from(number).unwrap_or(i64::MAX)),
+    number: Option<f64> => Cell::Float(number),
+    number: f64 => Cell::Float(Some(number)),
 }
 
 #[derive(Clone, Copy, PartialEq)]
