@@ -37,7 +37,8 @@ impl Conditions {
     /// Reads the accounts, with those of every process if an engine asks for it.
     pub(crate) fn before(with_processes: bool) -> Conditions {
         Conditions {
-            processes: with_processes.then(Processes::before),
+            processes: with_processes
+                .then(|| Processes::before(Files::default(), std::process::id())),
             host: cpu_time::of_host(),
             process: cpu_time::of_process(),
             threads: cpu_time::of_own_threads(),

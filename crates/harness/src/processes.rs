@@ -17,11 +17,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    pub(crate) fn before() -> Processes {
-        Processes::below(Files::default(), std::process::id())
-    }
-
-    fn below(files: Files, own: u32) -> Processes {
+    /// Looks at them once; `own` is the number of this process.
+    pub(crate) fn before(files: Files, own: u32) -> Processes {
         Processes { before: all(&files), files, own }
     }
 
@@ -123,7 +120,7 @@ mod tests {
             write(root.path(), 14, "idle", 0, 7);
         };
         make(1);
-        let processes = Processes::below(Files::below(root.path()), 10);
+        let processes = Processes::before(Files::below(root.path()), 10);
         make(3);
         let threads = BTreeMap::from([
             ("lane-0/21".to_owned(), (5_000, 6_000)),
@@ -150,7 +147,7 @@ mod tests {
     fn another_process_of_the_same_number_brings_no_time_from_before() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), 13, "rngd", 0, 10);
-        let processes = Processes::below(Files::below(root.path()), 1);
+        let processes = Processes::before(Files::below(root.path()), 1);
         let stat = root.path().join("proc/13/stat");
         let text = std::fs::read_to_string(&stat).unwrap();
         std::fs::write(&stat, text.replace(" 13 4096", " 99 4096").replace("rngd", "new")).unwrap();
