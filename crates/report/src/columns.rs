@@ -192,11 +192,6 @@ impl StageColumn {
         }
     }
 
-    /// Returns the heading; for a column of exports alone its name, which has its unit.
-    fn shown_name(&self) -> &'static str {
-        if self.heading.is_empty() { self.name } else { self.heading }
-    }
-
     fn shown(&self, row: &StageRow<'_>) -> String {
         match (self.unit, self.cell(row)) {
             (_, Cell::Float(Some(value))) if self.heading.is_empty() => significant(value, 4),
@@ -266,11 +261,13 @@ pub(crate) fn chosen(rows: &[StageRow<'_>]) -> ShownTable {
 fn shown_of(rows: &[StageRow<'_>], is_shown: impl Fn(&StageColumn) -> bool) -> ShownTable {
     let columns: Vec<&StageColumn> = COLUMNS.iter().filter(|column| is_shown(column)).collect();
     let line = |row| columns.iter().map(|column| column.shown(row)).collect();
+    // A column of exports alone is headed by its name, which has its unit.
+    let headings = columns.iter().map(|column| [column.heading, column.name]);
     let is_number = |column: &StageColumn| column.unit != About;
     let names = columns.iter().position(|column| is_number(column)).unwrap_or(columns.len());
     let end = columns.iter().rposition(|column| is_number(column)).map_or(names, |at| at + 1);
     ShownTable {
-        headings: columns.iter().map(|column| column.shown_name()).collect(),
+        headings: headings.map(|[own, name]| if own.is_empty() { name } else { own }).collect(),
         names,
         numbers: names..end,
         lines: rows.iter().map(line).collect(),

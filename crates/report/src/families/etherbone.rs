@@ -279,20 +279,6 @@ pub fn cycles_shown(records: &[RunRecord]) -> Frame {
 /// round trip.
 type RoundTrips<'a> = (Cycles<'a>, Vec<f64>);
 
-fn trip_columns<'a>() -> [TextColumn<RoundTrips<'a>>; 9] {
-    [
-        ("round trip [us]", |(point, _)| point.address.to_owned()),
-        ("blocking", |(point, _)| point.per_cycle()),
-        ("n", |(_, us)| us.len().to_string()),
-        ("min", |(_, us)| number(quantile(us, 0.0), 3)),
-        ("p50", |(_, us)| number(quantile(us, 0.5), 3)),
-        ("p90", |(_, us)| number(supported_quantile(us, 0.9), 3)),
-        ("p99", |(_, us)| number(supported_quantile(us, 0.99), 3)),
-        ("p99.9", |(_, us)| number(supported_quantile(us, 0.999), 3)),
-        ("max", |(_, us)| number(quantile(us, 1.0), 3)),
-    ]
-}
-
 fn round_trips(records: &[RunRecord]) -> String {
     let single = |point: &Cycles<'_>| {
         let is_single = point.method == "blocking" && point.stage.ops_per_sample == 1;
@@ -303,7 +289,18 @@ fn round_trips(records: &[RunRecord]) -> String {
         (point, sorted(&us))
     });
     let trips: Vec<RoundTrips<'_>> = trips.collect();
-    table(2, &trip_columns(), &trips)
+    let columns: [TextColumn<RoundTrips<'_>>; 9] = [
+        ("round trip [us]", |(point, _)| point.address.to_owned()),
+        ("blocking", |(point, _)| point.per_cycle()),
+        ("n", |(_, us)| us.len().to_string()),
+        ("min", |(_, us)| number(quantile(us, 0.0), 3)),
+        ("p50", |(_, us)| number(quantile(us, 0.5), 3)),
+        ("p90", |(_, us)| number(supported_quantile(us, 0.9), 3)),
+        ("p99", |(_, us)| number(supported_quantile(us, 0.99), 3)),
+        ("p99.9", |(_, us)| number(supported_quantile(us, 0.999), 3)),
+        ("max", |(_, us)| number(quantile(us, 1.0), 3)),
+    ];
+    table(2, &columns, &trips)
 }
 
 #[cfg(test)]

@@ -31,13 +31,6 @@ pub(crate) const FAMILIES: &[Family] = &[
     tool::FAMILY,
 ];
 
-pub(crate) fn of_engine(engine: &str) -> Option<(&'static Family, Work)> {
-    FAMILIES.iter().find_map(|family| {
-        let (_, work) = family.engines.iter().find(|(name, _)| *name == engine)?;
-        Some((family, *work))
-    })
-}
-
 /// Returns every figure that the records can fill, without failed records.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
     let records = &*rate::of_first_host(records);
@@ -62,7 +55,9 @@ pub(crate) fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<(String, String
 }
 
 pub(crate) fn work(record: &RunRecord) -> Work {
-    of_engine(&record.engine.name).map_or(Work::Threads, |(_, work)| work)
+    let mut engines = FAMILIES.iter().flat_map(|family| family.engines);
+    let own = engines.find(|(name, _)| *name == record.engine.name);
+    own.map_or(Work::Threads, |(_, work)| *work)
 }
 
 /// Tests if the stores of a stage pass the caches.

@@ -309,9 +309,8 @@ fn pollution(text: &str, template: &RunRecord) -> Result<Vec<RunRecord>, String>
         record.counters = vec![Counter::count("victim-runs", spans.len() as u64)];
         for (name, values) in [REFERENCES, MISSES].into_iter().zip(counts) {
             // A sum over all runs needs a count of each.
-            if let Some(value) = values.iter().copied().sum::<Option<f64>>() {
-                record.counters.push(Counter { value, ..Counter::count(name, 0) });
-            }
+            let sum = values.iter().copied().sum::<Option<f64>>();
+            record.counters.extend(sum.map(|sum| Counter::measured(name, sum, "")));
             if values.iter().any(Option::is_some) {
                 let (name, times_ns) = (name.to_owned(), stage.sample_start_ns.clone());
                 let series = TimeSeries { name, times_ns, values, ..TimeSeries::default() };
