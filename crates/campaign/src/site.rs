@@ -49,10 +49,7 @@ impl OfHost {
     pub(crate) fn param(self, pin: &[u32]) -> Option<Param> {
         match self.host {
             Property::SystemDisk => disk().map(Param::Text),
-            Property::PeerCpu => {
-                let cpu = *pin.get(1).or(pin.first())?;
-                Some(Param::Int(u64::from(cpu)))
-            }
+            Property::PeerCpu => pin.get(1).or(pin.first()).map(|cpu| Param::Int((*cpu).into())),
             Property::Cpus => Some(Param::Int(pin.len().max(1) as u64)),
             Property::CopyPath => Some(Param::Text(CopyPath::of_cpu().to_string())),
             Property::CopyEngine => Some(Param::Text(CopyPath::of_engine().to_string())),

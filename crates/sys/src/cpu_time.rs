@@ -54,10 +54,6 @@ impl ThreadTimes {
         ThreadTimes { schedstat }
     }
 
-    pub fn cpu_ns(&self) -> u64 {
-        thread_cpu_ns()
-    }
-
     /// Time on the run queue in nanoseconds (Documentation/scheduler/sched-stats.rst, second
     /// field); `None` if the kernel does not count it.
     pub fn delay_ns(&self) -> Option<u64> {

@@ -2,7 +2,7 @@
 //! for it. Probes between its blocks tell the clock of its CPU.
 
 use daqmeter_record::path::PathThread;
-use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::clock::{monotonic_ns, thread_cpu_ns};
 use daqmeter_sys::cpu_time::ThreadTimes;
 use daqmeter_sys::probe::probe;
 
@@ -161,7 +161,7 @@ pub(crate) fn middle(mut all: Vec<u32>) -> u32 {
 }
 
 fn moment(times: &ThreadTimes) -> Moment {
-    Moment { wall_ns: monotonic_ns(), cpu_ns: times.cpu_ns(), delay_ns: times.delay_ns() }
+    Moment { wall_ns: monotonic_ns(), cpu_ns: thread_cpu_ns(), delay_ns: times.delay_ns() }
 }
 
 impl Moment {
