@@ -186,11 +186,6 @@ impl ObservedEvent {
         self.name[..self.name.len() - self.bare_name().len()].trim_end()
     }
 
-    /// Returns the enabled time as the mean of the CPUs that count the event.
-    fn enabled_seconds(&self, enabled_ns: u64) -> f64 {
-        enabled_ns as f64 * 1e-9 / f64::from(self.places.max(1))
-    }
-
     /// Returns the share of the interval during which it counted; `None` if it was never enabled.
     pub fn share(&self, interval: usize) -> Option<f64> {
         let (enabled, running) = (*self.enabled_ns.get(interval)?, *self.running_ns.get(interval)?);
@@ -281,9 +276,11 @@ impl Observations {
     }
 
     fn seconds_over(&self, event: &ObservedEvent, intervals: impl Iterator<Item = usize>) -> f64 {
+        // The enabled time is the mean of the CPUs that count the event.
+        let ns_per_s = 1e9 * f64::from(event.places.max(1));
         let one = |at| match event.is_scaled {
             true => self.seconds(at),
-            false => event.enabled_seconds(event.enabled_ns.get(at).copied().unwrap_or(0)),
+            false => event.enabled_ns.get(at).map_or(0.0, |ns| *ns as f64 / ns_per_s),
         };
         intervals.map(one).sum()
     }

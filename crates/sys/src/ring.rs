@@ -105,13 +105,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    fn timestamps_bytes(ring_bytes: usize, unit_bytes: usize) -> usize {
-        ring_bytes / unit_bytes * 8
-    }
-
     fn layout(ring_bytes: usize, unit_bytes: usize) -> Option<(usize, usize)> {
-        let start = (WORDS_BYTES + Shape::timestamps_bytes(ring_bytes, unit_bytes))
-            .checked_next_multiple_of(HUGE_BYTES)?;
+        let timestamps_bytes = ring_bytes / unit_bytes * 8;
+        let start = (WORDS_BYTES + timestamps_bytes).checked_next_multiple_of(HUGE_BYTES)?;
         Some((start, start.checked_add(ring_bytes)?.checked_next_multiple_of(HUGE_BYTES)?))
     }
 }
