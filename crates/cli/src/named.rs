@@ -139,15 +139,13 @@ fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
     }
     let Ok(Some(values)) = matches.try_get_raw(option.get_id().as_str()) else { return };
     let value_type = option.get_value_parser().type_id();
-    let use_ = if value_type == TypeId::of::<Replaced>() {
-        Use::Replaced
-    } else if value_type == TypeId::of::<Appended>() {
-        Use::Appended
-    } else if value_type == TypeId::of::<OutputFolder>() {
-        Use::Folder
-    } else {
-        Use::Read
-    };
+    let written = [
+        (TypeId::of::<Replaced>(), Use::Replaced),
+        (TypeId::of::<Appended>(), Use::Appended),
+        (TypeId::of::<OutputFolder>(), Use::Folder),
+    ];
+    let own = written.into_iter().find(|(written, _)| value_type == *written);
+    let use_ = own.map_or(Use::Read, |(_, use_)| use_);
     let name = match (option.get_long(), names) {
         (Some(long), _) => format!("--{long}"),
         (None, [name, ..]) => name.to_string(),

@@ -151,8 +151,7 @@ fn maximum(records: &[RunRecord], found: &SearchResult) -> Option<RunRecord> {
         None => record.warnings.push(format!("no maximum rate: {}", found.confidence)),
     }
     for (name, hz) in [(MAXIMUM_RATE, found.rate_hz), (UNSTABLE_RATE, found.unstable_hz)] {
-        let counter = |value| Counter { value, unit: "Hz".into(), ..Counter::count(name, 0) };
-        record.counters.extend(hz.map(counter));
+        record.counters.extend(hz.map(|hz| Counter::measured(name, hz, "Hz")));
     }
     Some(record)
 }
