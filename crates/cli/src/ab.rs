@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use daqmeter_campaign::ab::{AbSide, AbWork, COMMAND, MAX_SHIFT, PATIENCE, PointRequest};
 use daqmeter_campaign::{Plan, Site, engine};
-use daqmeter_harness::request::Problem;
 use daqmeter_harness::{StopFlag, Tally};
 use daqmeter_record::conditions::{Taken, pinned};
 use daqmeter_record::units::whole;
@@ -16,7 +15,7 @@ use daqmeter_record::{EngineInfo, RunRecord, Workload, jsonl};
 use daqmeter_report::cmp::{Compared, Conclusion, in_turn};
 use daqmeter_stats::Random;
 
-use crate::arguments::{budget, share};
+use crate::arguments::{budget, check_cpus, share};
 use crate::compare::code_of;
 use crate::context::context;
 use crate::interrupt;
@@ -107,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 
 /// Returns the name of each point, and its sides.
 fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> {
-    check_cpus("--pin", arguments.pin)?;
+    check_cpus("--pin", arguments.pin.as_slice())?;
     let texts = [&arguments.a, &arguments.b];
     if arguments.commands {
         // Children inherit the CPU.
@@ -132,7 +131,7 @@ fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> 
     let Some(plan) = &arguments.plan else {
         let side = |text: &str, name: &str| {
             let request = PointRequest::parse(text).map_err(|why| format!("{name}: {why}"))?;
-            check_cpus(&format!("{name}: cpu"), request.cpu)?;
+            check_cpus(&format!("{name}: cpu"), request.cpu.as_slice())?;
             let job = engine(&request.workload.kind).map(|engine| engine.parse(&request.workload));
             job.map_err(|why| format!("{name}: {why}"))?.map_err(|why| format!("{name}: {why}"))?;
             Ok::<_, Failure>(request)
@@ -157,11 +156,6 @@ fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> 
 fn named(works: [AbWork; 2], patience: Duration) -> [AbSide; 2] {
     let [a, b] = works;
     [("A", a), ("B", b)].map(|(name, work)| AbSide { name, work, patience })
-}
-
-fn check_cpus(name: &str, cpu: Option<u32>) -> Result<(), Failure> {
-    let checked = Problem::unless_cpus_exist("", &cpu.into_iter().collect::<Vec<_>>());
-    Ok(checked.map_err(|problem| format!("{name} {}", problem.text))?)
 }
 
 /// Returns the path of a file, even if it has no folder; else looks for it as the shell does.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{ArgMatches, Command};
+use daqmeter_harness::request::Problem;
 
 pub(crate) use daqmeter_record::units::{
     parse_bytes as bytes, parse_count as count, parse_duration as duration, parse_rate_hz as rate,
@@ -25,6 +26,12 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     let number = number.parse().ok().filter(|number| (0.0..=end).contains(number));
     let wrong = || format!("`{text}`: write a share such as 5% or 0.05, at most 1000%");
     number.map(|number: f64| number * factor).ok_or_else(wrong)
+}
+
+/// Refuses CPUs that this host does not have, under the name that the user gave them by.
+pub(crate) fn check_cpus(name: &str, cpus: &[u32]) -> Result<(), String> {
+    let checked = Problem::unless_cpus_exist("", cpus);
+    checked.map_err(|problem| format!("{name} {}", problem.text))
 }
 
 /// Options whose parameter in requests has another name.

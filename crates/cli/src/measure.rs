@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use daqmeter_campaign::{Runner, ab};
-use daqmeter_harness::request::Problem;
 use daqmeter_harness::{Context, CpuList, Request, Settings, StepPlan, StopFlag, Tally, ordered};
 use daqmeter_record::conditions::Taken;
 use daqmeter_record::units::significant;
 use daqmeter_record::{EngineInfo, Order, Outcome, Role, RunRecord, Workload};
 
-use crate::arguments::duration;
+use crate::arguments::{check_cpus, duration};
 use crate::context::context;
 use crate::interrupt;
 use crate::metrics::Metrics;
@@ -77,8 +76,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(common: &Common) -> Result<Bench, Failure> {
-        let pins = Problem::unless_cpus_exist("", &common.pins());
-        pins.map_err(|problem| Failure::refused(format!("--pin {}", problem.text)))?;
+        check_cpus("--pin", &common.pins())?;
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let mut recorder = Recorder::new(&common.recording)?;
         recorder.metrics = common.metrics.served(|_| {})?;
