@@ -14,7 +14,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::definition::flow::{Flow, Place, fields, unless, wrong};
-use crate::definition::kind::{ElementType, Facts, SinkElement};
+use crate::definition::kind::{ElementType, Facts, SinkElement, StageElement};
 use crate::definition::layout::Layout;
 use crate::definition::setting::Setting;
 use crate::definition::{Element, MAX_BUFFERS, Path, parse_rate};
@@ -125,13 +125,12 @@ impl Path {
         };
         let source = Card { chosen: chosen.clone() };
         place("card", source.facts(), &[], &flow)?;
-        let (to_host, facts) = ToHostStage {}.checked(&free, &mut flow)?;
-        place("to-host", facts, &[], &flow)?;
-        let (publisher, facts) = Tcp { congestion: None }.checked(&free, &mut flow)?;
-        place("tcp", facts, &[], &flow)?;
-        let sink = CardReceiver { threads: receivers.receivers };
-        let (sink, facts) = sink.checked(&free, &mut flow)?;
-        place("receiver", facts, receivers.cpus(), &flow)?;
+        let mut to_host = ToHostStage {};
+        place("to-host", to_host.check(&free, &mut flow)?, &[], &flow)?;
+        let mut publisher = Tcp { congestion: None };
+        place("tcp", publisher.check(&free, &mut flow)?, &[], &flow)?;
+        let mut sink = CardReceiver { threads: receivers.receivers };
+        place("receiver", sink.check(&free, &mut flow)?, receivers.cpus(), &flow)?;
         let layout = receivers.layout.clone().unwrap_or_default();
         Ok(Path {
             name: "readout".to_owned(),
@@ -149,8 +148,8 @@ impl Path {
             digest: String::new(),
             text: String::new(),
             source: Arc::new(source),
-            stages: vec![to_host, publisher],
-            sink,
+            stages: vec![Arc::new(to_host), Arc::new(publisher)],
+            sink: Arc::new(sink),
             elements,
             scenario: flow.live,
         })

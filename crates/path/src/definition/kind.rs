@@ -12,14 +12,12 @@ use crate::definition::flow::{Flow, Place};
 use crate::element::{Ends, Sink, Source, Work};
 use crate::external::Connected;
 
-/// An element with its properties, or what is wrong with it.
-pub(crate) type Checked<T> = Result<(Arc<T>, Facts), Fault>;
-
 /// Name of a kind of element, and its reader: the fields of its table, and the blocks that come to
-/// it. The reader changes the blocks to those that it gives.
+/// it. The reader changes the blocks to those that it gives, and returns the element with its
+/// properties.
 pub(crate) struct ElementType<T: ?Sized> {
     pub(crate) name: &'static str,
-    pub(crate) read: fn(Table, &Place, &mut Flow) -> Checked<T>,
+    pub(crate) read: fn(Table, &Place, &mut Flow) -> Result<(Arc<T>, Facts), Fault>,
 }
 
 impl<T: ?Sized> ElementType<T> {
@@ -33,33 +31,6 @@ impl<T: ?Sized> ElementType<T> {
         })
     }
 }
-
-/// Makes the type of elements of a kind.
-macro_rules! element_type {
-    ($kind:ident, $name:literal, $element:ident) => {
-        impl $kind {
-            /// Checks it where it stands.
-            pub(crate) fn checked(
-                mut self,
-                place: &crate::definition::flow::Place,
-                flow: &mut crate::definition::flow::Flow,
-            ) -> crate::definition::kind::Checked<dyn crate::definition::kind::$element> {
-                let facts = crate::definition::kind::$element::check(&mut self, place, flow)?;
-                Ok((std::sync::Arc::new(self), facts))
-            }
-
-            pub(crate) const TYPE: crate::definition::kind::ElementType<
-                dyn crate::definition::kind::$element,
-            > = crate::definition::kind::ElementType {
-                name: $name,
-                read: |table, place, flow| {
-                    crate::definition::flow::fields::<$kind>(table.into())?.checked(place, flow)
-                },
-            };
-        }
-    };
-}
-pub(crate) use element_type;
 
 /// Fault of a part that is only made together with others.
 pub(crate) fn alone(part: &str) -> Fault {

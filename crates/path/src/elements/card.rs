@@ -6,7 +6,7 @@ use daqmeter_readout::Chosen;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, unless, wrong};
-use crate::definition::kind::{Facts, SourceElement, element_type};
+use crate::definition::kind::{Facts, SourceElement};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -14,8 +14,6 @@ pub(crate) struct Card {
     #[serde(flatten)]
     pub(crate) chosen: Chosen,
 }
-
-element_type!(Card, "card", SourceElement);
 
 impl Card {
     pub(crate) fn facts(&self) -> Facts {

@@ -4,15 +4,13 @@ use daqmeter_harness::Fault;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::Work;
 use crate::sum::sum;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Checksum {}
-
-element_type!(Checksum, "checksum", StageElement);
 
 impl StageElement for Checksum {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

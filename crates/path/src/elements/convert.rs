@@ -9,7 +9,7 @@ use daqmeter_sys::memory::Buffer;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::definition::flow::{Flow, NUMBERS, Place, SAMPLES, unless};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::{Transform, Work};
 
 #[derive(Debug, Deserialize)]
@@ -20,8 +20,6 @@ pub(crate) struct Converted {
     #[serde(flatten)]
     request: ConversionRequest,
 }
-
-element_type!(Converted, "convert", StageElement);
 
 fn function<'de, D: Deserializer<'de>>(from: D) -> Result<Function, D::Error> {
     let number = u64::deserialize(from)?;

@@ -7,7 +7,7 @@ use daqmeter_sys::memory::Buffer;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::{Transform, Work};
 
 #[derive(Debug, Deserialize)]
@@ -16,8 +16,6 @@ pub(crate) struct Copied {
     #[serde(default = "memcpy", deserialize_with = "copy_kernel")]
     by: CopyKernel,
 }
-
-element_type!(Copied, "copy", StageElement);
 
 fn memcpy() -> CopyKernel {
     CopyKernel::Memcpy

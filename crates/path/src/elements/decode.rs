@@ -8,7 +8,7 @@ use daqmeter_wire::felix::{BlockFormat, Subchunk};
 use serde::Deserialize;
 
 use crate::definition::flow::{FELIX, Flow, Place, unless, wrong};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::Work;
 
 #[derive(Debug, Deserialize)]
@@ -18,8 +18,6 @@ pub(crate) struct Decoded {
     #[serde(skip)]
     format: Option<BlockFormat>,
 }
-
-element_type!(Decoded, "decode", StageElement);
 
 impl StageElement for Decoded {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

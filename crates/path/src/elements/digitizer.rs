@@ -16,7 +16,7 @@ use daqmeter_sys::clock::monotonic_ns;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, SAMPLES, wrong};
-use crate::definition::kind::{Facts, Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement};
 use crate::definition::layout::MAX_THREADS;
 use crate::element::{Filled, Source};
 
@@ -45,8 +45,6 @@ fn usual_poll() -> Nanos {
 
 /// Triggers that a source may wait for at its end: its board gives up after as many.
 const TRIGGERS: f64 = 3.0;
-
-element_type!(Digitizer, "digitizer", SourceElement);
 
 impl SourceElement for Digitizer {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

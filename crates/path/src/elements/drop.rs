@@ -6,7 +6,7 @@ use daqmeter_record::units::significant;
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, unless};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::{Label, Work};
 use crate::sum::sum;
 
@@ -19,8 +19,6 @@ pub(crate) struct Dropped {
     #[serde(default)]
     seed: u64,
 }
-
-element_type!(Dropped, "drop", StageElement);
 
 impl StageElement for Dropped {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

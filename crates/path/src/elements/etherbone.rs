@@ -5,7 +5,7 @@ use daqmeter_harness::{Fault, Request};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, TIMES, unless};
-use crate::definition::kind::{Facts, Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement};
 use crate::element::{Filled, Source};
 
 #[derive(Debug, Deserialize)]
@@ -20,8 +20,6 @@ pub(crate) struct Registers {
 fn usual_count() -> u64 {
     8
 }
-
-element_type!(Registers, "etherbone", SourceElement);
 
 impl SourceElement for Registers {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

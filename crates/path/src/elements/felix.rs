@@ -7,7 +7,7 @@ use daqmeter_record::written::ByteSize;
 use serde::Deserialize;
 
 use crate::definition::flow::{FELIX, Flow, Place, bytes, unless};
-use crate::definition::kind::{Facts, Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement};
 use crate::elements::memory::Bank;
 
 #[derive(Debug, Deserialize)]
@@ -17,8 +17,6 @@ pub(crate) struct Felix {
     #[serde(default = "bytes::<{ 16 << 20 }>")]
     span: ByteSize,
 }
-
-element_type!(Felix, "felix", SourceElement);
 
 impl SourceElement for Felix {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

@@ -5,7 +5,7 @@ use daqmeter_hostio::{BlockReader, BlockRequest};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, wrong};
-use crate::definition::kind::{Facts, Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement};
 use crate::element::{Filled, Source, most_keys};
 
 #[derive(Debug, Deserialize)]
@@ -15,8 +15,6 @@ pub(crate) struct Replayed {
     #[serde(default)]
     cached: bool,
 }
-
-element_type!(Replayed, "file", SourceElement);
 
 impl Replayed {
     fn request(&self, block_bytes: usize) -> BlockRequest {

@@ -9,7 +9,7 @@ use daqmeter_sys::memory::{Buffer, Pages};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, bytes};
-use crate::definition::kind::{Facts, Named, SourceElement, element_type};
+use crate::definition::kind::{Facts, Named, SourceElement};
 use crate::element::{Filled, Source, most_keys};
 use crate::last::{Last, made};
 
@@ -19,8 +19,6 @@ pub(crate) struct Memory {
     #[serde(default = "bytes::<{ 16 << 20 }>")]
     span: ByteSize,
 }
-
-element_type!(Memory, "memory", SourceElement);
 
 impl SourceElement for Memory {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

@@ -23,37 +23,57 @@ pub(crate) mod to_host;
 mod unix;
 mod written;
 
+use std::sync::Arc;
+
 pub(crate) use tcp::Tcp;
 
+use crate::definition::flow::fields;
 use crate::definition::kind::{ElementType, SinkElement, SourceElement, StageElement};
 
-pub(crate) const SOURCES: &[ElementType<dyn SourceElement>] = &[
-    memory::Memory::TYPE,
-    file::Replayed::TYPE,
-    digitizer::Digitizer::TYPE,
-    etherbone::Registers::TYPE,
-    felix::Felix::TYPE,
-    card::Card::TYPE,
-];
+/// Makes a list of kinds: each name, and the type that its table is read as and checked.
+macro_rules! kinds {
+    ($list:ident: $element:ident, $($name:literal => $kind:ty,)*) => {
+        pub(crate) const $list: &[ElementType<dyn $element>] = &[$(ElementType {
+            name: $name,
+            read: |table, place, flow| {
+                let mut own: $kind = fields(table.into())?;
+                let facts = own.check(place, flow)?;
+                Ok((Arc::new(own), facts))
+            },
+        }),*];
+    };
+}
 
-pub(crate) const STAGES: &[ElementType<dyn StageElement>] = &[
-    copy::Copied::TYPE,
-    convert::Converted::TYPE,
-    decode::Decoded::TYPE,
-    checksum::Checksum::TYPE,
-    stand_in::Worked::TYPE,
-    stand_in::Waited::TYPE,
-    drop::Dropped::TYPE,
-    program::Program::TYPE,
-    tcp::Tcp::TYPE,
-    unix::Unix::TYPE,
-    to_host::ToHostStage::TYPE,
-];
+kinds! {
+    SOURCES: SourceElement,
+    "memory" => memory::Memory,
+    "file" => file::Replayed,
+    "digitizer" => digitizer::Digitizer,
+    "etherbone" => etherbone::Registers,
+    "felix" => felix::Felix,
+    "card" => card::Card,
+}
 
-pub(crate) const SINKS: &[ElementType<dyn SinkElement>] = &[
-    read::ReadOnce::TYPE,
-    written::Written::TYPE,
-    receiver::CardReceiver::TYPE,
-    remote::TcpReceiver::TYPE,
-    remote::UdpReceiver::TYPE,
-];
+kinds! {
+    STAGES: StageElement,
+    "copy" => copy::Copied,
+    "convert" => convert::Converted,
+    "decode" => decode::Decoded,
+    "checksum" => checksum::Checksum,
+    "work" => stand_in::Worked,
+    "wait" => stand_in::Waited,
+    "drop" => drop::Dropped,
+    "program" => program::Program,
+    "tcp" => tcp::Tcp,
+    "unix" => unix::Unix,
+    "to-host" => to_host::ToHostStage,
+}
+
+kinds! {
+    SINKS: SinkElement,
+    "read" => read::ReadOnce,
+    "file" => written::Written,
+    "receiver" => receiver::CardReceiver,
+    "tcp" => remote::TcpReceiver,
+    "udp" => remote::UdpReceiver,
+}

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{BYTES, Flow, Place, unless};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::Ends;
 use crate::external;
 
@@ -16,8 +16,6 @@ pub(crate) struct Program {
     #[serde(default)]
     changes: bool,
 }
-
-element_type!(Program, "program", StageElement);
 
 impl StageElement for Program {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

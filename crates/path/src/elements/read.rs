@@ -5,15 +5,13 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{Facts, SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement};
 use crate::element::{Block, Sink};
 use crate::sum::sum;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReadOnce {}
-
-element_type!(ReadOnce, "read", SinkElement);
 
 impl SinkElement for ReadOnce {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

@@ -5,7 +5,7 @@ use daqmeter_readout::card::channel_ids;
 use serde::Deserialize;
 
 use crate::definition::flow::{BEHIND_CARD, Flow, OF_CARD, Place, SENT, unless, wrong};
-use crate::definition::kind::{Facts, SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,8 +13,6 @@ pub(crate) struct CardReceiver {
     /// One for each DMA channel, unless there are fewer.
     pub(crate) threads: Option<usize>,
 }
-
-element_type!(CardReceiver, "receiver", SinkElement);
 
 impl SinkElement for CardReceiver {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place, by, bytes, known_congestion, unless};
-use crate::definition::kind::{Facts, SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement};
 use crate::element::Sink;
 use crate::remote::{Remote, Transport};
 use crate::udp::SOCKET_BUFFER_BYTES;
@@ -36,9 +36,6 @@ pub(crate) struct UdpReceiver {
     #[serde(default = "bytes::<{ 4 << 20 }>")]
     socket_buffer: ByteSize,
 }
-
-element_type!(TcpReceiver, "tcp", SinkElement);
-element_type!(UdpReceiver, "udp", SinkElement);
 
 /// Refuses what is no address of a receiver.
 fn is_address(to: &str) -> Result<(), Fault> {

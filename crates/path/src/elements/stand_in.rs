@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::added_work::spinning;
 use crate::definition::flow::{Flow, Place, unless};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::element::Work;
 
 /// Time for each block, in nanoseconds.
@@ -29,9 +29,6 @@ pub(crate) struct Worked {
 pub(crate) struct Waited {
     time: Nanos,
 }
-
-element_type!(Worked, "work", StageElement);
-element_type!(Waited, "wait", StageElement);
 
 fn checked(name: &str, time: Nanos, flow: &Flow) -> Result<Facts, Fault> {
     flow.without_card()?;

@@ -8,7 +8,7 @@ use crate::cancel::Cuts;
 use crate::definition::flow::{
     BEHIND_CARD, Flow, PAGES, Place, SENT, by, known_congestion, unless,
 };
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::external::{self, Connected};
 
 #[derive(Debug, Deserialize)]
@@ -16,8 +16,6 @@ use crate::external::{self, Connected};
 pub(crate) struct Tcp {
     pub(crate) congestion: Option<String>,
 }
-
-element_type!(Tcp, "tcp", StageElement);
 
 impl StageElement for Tcp {
     fn check(&mut self, place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

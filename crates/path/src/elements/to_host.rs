@@ -4,13 +4,11 @@ use daqmeter_harness::Fault;
 use serde::Deserialize;
 
 use crate::definition::flow::{BEHIND_CARD, Flow, OF_CARD, PAGES, Place, RING, unless, wrong};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ToHostStage {}
-
-element_type!(ToHostStage, "to-host", StageElement);
 
 impl StageElement for ToHostStage {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

@@ -5,14 +5,12 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place};
-use crate::definition::kind::{Facts, StageElement, element_type};
+use crate::definition::kind::{Facts, StageElement};
 use crate::external::{self, Connected};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unix {}
-
-element_type!(Unix, "unix", StageElement);
 
 impl StageElement for Unix {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place, SPAN_BYTES, bytes, unless};
-use crate::definition::kind::{Facts, SinkElement, element_type};
+use crate::definition::kind::{Facts, SinkElement};
 use crate::element::{Block, Sink};
 use crate::sum::sum;
 
@@ -27,8 +27,6 @@ pub(crate) struct Written {
     #[serde(default)]
     direct: bool,
 }
-
-element_type!(Written, "file", SinkElement);
 
 impl SinkElement for Written {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
