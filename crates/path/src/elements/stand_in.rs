@@ -18,44 +18,29 @@ use crate::element::Work;
 /// Time for each block, in nanoseconds.
 const STAND_IN_NS: RangeInclusive<u64> = 1..=1_000_000_000;
 
+/// Works on each block for that time, or waits.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Worked {
+pub(crate) struct StandIn<const WAITS: bool> {
     time: Nanos,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Waited {
-    time: Nanos,
-}
-
-fn checked(name: &str, time: Nanos, flow: &Flow) -> Result<Facts, Fault> {
-    flow.without_card()?;
-    let problem = "is out of range; 1 ns to 1 s for each block is wanted";
-    unless(STAND_IN_NS.contains(&time.0), "time", problem)?;
-    Ok(Facts::of(format!("{name} of {}", show_ns(time.0 as f64))))
-}
-
-impl StageElement for Worked {
+impl<const WAITS: bool> StageElement for StandIn<WAITS> {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        checked("work", self.time, flow)
+        flow.without_card()?;
+        let problem = "is out of range; 1 ns to 1 s for each block is wanted";
+        unless(STAND_IN_NS.contains(&self.time.0), "time", problem)?;
+        let name = if WAITS { "wait" } else { "work" };
+        Ok(Facts::of(format!("{name} of {}", show_ns(self.time.0 as f64))))
     }
 
     fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {
-        Ok(spinning(self.time.0 as f64))
-    }
-}
-
-impl StageElement for Waited {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        checked("wait", self.time, flow)
-    }
-
-    fn work(&self, _in_bytes: usize, _last_level_bytes: u64) -> Result<Work, Fault> {
-        let wait_ns = self.time.0;
+        let time_ns = self.time.0;
+        if !WAITS {
+            return Ok(spinning(time_ns as f64));
+        }
         Ok(Work::Inspect(Box::new(move |_| {
-            sleep_until(monotonic_ns() + wait_ns);
+            sleep_until(monotonic_ns() + time_ns);
             Ok(0)
         })))
     }
