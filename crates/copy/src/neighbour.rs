@@ -1,11 +1,11 @@
 //! The neighbour of a program: a thread on another CPU that copies, or runs without memory traffic.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use clap::ValueEnum;
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_sys::affinity;
 use daqmeter_sys::copies::null_call;
 use schemars::JsonSchema;
@@ -57,7 +57,7 @@ impl Running {
             .name("neighbour".to_owned())
             .spawn(move || {
                 let fault = work.run(neighbour, &copies, cpu).err();
-                *work.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+                *locked(&work.fault) = fault;
             })
             .map_err(|error| Fault::new(format!("start the neighbour: {error}")))?;
         let running = Running { shared, thread: Some(thread) };
@@ -83,8 +83,7 @@ impl Running {
         if !self.has_ended() {
             return Ok(());
         }
-        let fault = self.shared.fault.lock();
-        match fault.unwrap_or_else(PoisonError::into_inner).clone() {
+        match locked(&self.shared.fault).clone() {
             Some(fault) => Err(fault.context("the neighbour")),
             None => Err(Fault::new(
                 "the neighbour's thread panicked: a bug in daqmeter, please report it",

@@ -7,11 +7,11 @@
 //! until the high ones' quantum is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_sys::clock;
 use daqmeter_sys::memory::device_copy;
 use daqmeter_sys::wait::IrqLine;
@@ -56,11 +56,6 @@ impl Channel {
             copies: AtomicU64::new(0),
         })
     }
-}
-
-pub(crate) fn lock(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
-    // A lane that panicked cannot leave invalid bytes.
-    pair.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Shared {
@@ -270,7 +265,7 @@ impl Shared {
             .get()
             .expect("registered before the first copy");
         // The lock is free, because the lane waits for this copy.
-        let mut pair = lock(pair);
+        let mut pair = locked(pair);
         let bytes = channel.bytes.load(Ordering::Relaxed);
         let is_gated = self.request.context == CopyContext::Priority;
         let max = if is_gated { GATED_PIECE_BYTES } else { PIECE_BYTES };

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_record::Counter;
 
-use super::dma_thread::{Engine, lock};
+use super::dma_thread::Engine;
 use super::mover::{Gate, Mover, Pair, Side, each};
 use crate::request::{CopyContext, CopyRequest, Direction};
 
@@ -42,7 +42,7 @@ pub(super) fn lanes(request: &CopyRequest) -> Result<Vec<Box<dyn Mover>>, Fault>
 impl EngineMover {
     /// Locks the lane's memory. The engine's thread holds it only during a copy of this lane.
     fn pair(&self) -> MutexGuard<'_, Pair> {
-        lock(self.pair.as_ref().expect("prepared before the first copy"))
+        locked(self.pair.as_ref().expect("prepared before the first copy"))
     }
 
     fn now(&self) -> (Gate, u64) {

@@ -2,9 +2,9 @@
 //! channels. The module's clock covers the copy alone; pinning and mapping have their own counters.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use daqmeter_harness::{DeviceTime, Fault};
+use daqmeter_harness::{DeviceTime, Fault, locked};
 use daqmeter_record::Counter;
 use daqmeter_sys::memory::{Buffer, Pages};
 use daqmeter_sys::uapi::{
@@ -34,7 +34,7 @@ impl Service {
         if request.context == CopyContext::Cpu {
             return Ok(Arc::new(Service { device: open()?.into(), policy, number: 0 }));
         }
-        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = locked(&HELD);
         if let Some(service) = held.as_ref().filter(|service| service.policy == policy) {
             return Ok(service.clone());
         }

@@ -10,10 +10,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::TryRecvError;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_record::path::PathQueue;
 use daqmeter_sys::affinity::current_cpu;
 use daqmeter_sys::clock::monotonic_ns;
@@ -234,7 +234,7 @@ impl Taker {
     fn sleep(&mut self) -> Result<Box<Block>, TryRecvError> {
         let Bell { is_asleep, sleeper, .. } = &*self.bell.clone();
         loop {
-            *sleeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
+            *locked(sleeper) = Some(thread::current());
             is_asleep.store(true, Ordering::Relaxed);
             fence::rare();
             let found = self.try_take();
@@ -275,7 +275,7 @@ impl Rope {
         fence::frequent();
         let Bell { is_asleep, sleeper, .. } = &*self.0;
         if is_asleep.load(Ordering::Relaxed) && is_asleep.swap(false, Ordering::Acquire) {
-            let sleeper = sleeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let sleeper = locked(sleeper).take();
             sleeper.inspect(Thread::unpark);
         }
     }
