@@ -23,12 +23,7 @@ pub(crate) enum Measure {
 
 use Measure::{Dead, Flags, Loss, Resets};
 
-impl fmt::Display for Measure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = self.to_possible_value().expect("no measure is hidden");
-        f.write_str(value.get_name())
-    }
-}
+daqmeter_harness::displayed!(Measure);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {

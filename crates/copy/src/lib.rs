@@ -5,18 +5,6 @@
 //! and kernel by a [`CopyPath`] under a policy ([`CopyContext`]). Begin with `request.rs`, then
 //! `paths/file.rs`, the simplest path.
 
-/// Shows an enum by its name in options and records.
-macro_rules! displayed {
-    ($($word:ty),*) => {$(
-        impl std::fmt::Display for $word {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let value = clap::ValueEnum::to_possible_value(self).expect("no value is hidden");
-                f.write_str(value.get_name())
-            }
-        }
-    )*};
-}
-
 mod engine;
 mod load;
 mod memory;

@@ -29,7 +29,7 @@ pub enum Neighbour {
     NullCall,
 }
 
-displayed!(Neighbour);
+daqmeter_harness::displayed!(Neighbour);
 
 #[derive(Debug, Default)]
 struct NeighbourState {

@@ -110,7 +110,7 @@ impl CopyPath {
     }
 }
 
-displayed!(Direction, CopyContext, CopyCompletion, CopyLoad, CopyPath);
+daqmeter_harness::displayed!(Direction, CopyContext, CopyCompletion, CopyLoad, CopyPath);
 
 /// The study's 30 us of 90 us for channel 0 (section 2.2).
 fn quantum_ns() -> u64 {

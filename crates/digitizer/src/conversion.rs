@@ -147,14 +147,9 @@ impl IsaChoice {
             IsaChoice::Neon => Isa::Neon,
         }
     }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            IsaChoice::Best => "best",
-            named => named.isa().name(),
-        }
-    }
 }
+
+daqmeter_harness::displayed!(IsaChoice);
 
 /// The stores that are asked for.
 #[derive(

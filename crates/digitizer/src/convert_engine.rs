@@ -64,11 +64,11 @@ impl Request for ConvertRequest {
 
 impl ConvertRequest {
     fn target(&self) -> String {
-        let isa = self.conversion.isa.name();
+        let isa = self.conversion.isa;
         let converter = self.converter().ok().flatten();
         match converter.as_ref().and_then(Converter::arithmetic) {
             Some(arithmetic) => format!("{isa}, {arithmetic}"),
-            None => isa.to_owned(),
+            None => isa.to_string(),
         }
     }
 

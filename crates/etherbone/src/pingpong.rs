@@ -46,11 +46,7 @@ pub enum Protocol {
     Tcp,
 }
 
-impl std::fmt::Display for Protocol {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.to_possible_value().expect("every value has a name").get_name())
-    }
-}
+daqmeter_harness::displayed!(Protocol);
 
 impl Request for PingPongRequest {
     const KIND: &'static str = "pingpong";

@@ -332,6 +332,19 @@ pub fn parameters<R: Request>() -> Vec<Parameter> {
     fields.into_iter().flatten().map(parameter).collect()
 }
 
+/// Shows an enum by its name in options and records.
+#[macro_export]
+macro_rules! displayed {
+    ($($word:ty),*) => {$(
+        impl std::fmt::Display for $word {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let value = clap::ValueEnum::to_possible_value(self).expect("no value is hidden");
+                f.write_str(value.get_name())
+            }
+        }
+    )*};
+}
+
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;

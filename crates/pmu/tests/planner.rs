@@ -452,8 +452,7 @@ fn random_sets_are_planned_as_the_driver_counts_them() {
             assert!(
                 is_same,
                 "set {set}, {}, {}: the driver {expected:?}, the planner {found:?}\n{groups:#x?}",
-                mesh.part,
-                version.driver.name()
+                mesh.part, version.driver
             );
         }
     }

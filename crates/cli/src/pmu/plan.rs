@@ -29,7 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
         let groups: Vec<_> = groups.iter().filter(is_of_mesh).cloned().collect();
         if !groups.is_empty() {
             let found = plan(mesh, host.driver, &groups)?;
-            let driver = host.driver.name();
+            let driver = host.driver.to_string();
             texts.push(match arguments.recording.json {
                 true => line(&mesh.name, &driver, &groups, &found),
                 false => text(&format!("{}, {driver} driver", mesh.name), &groups, &found),

@@ -90,15 +90,9 @@ pub enum Method {
 
 impl Method {
     pub const ALL: [Method; 3] = [Method::Convenience, Method::Blocking, Method::Pipelined];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Method::Convenience => "convenience",
-            Method::Blocking => "blocking",
-            Method::Pipelined => "pipelined",
-        }
-    }
 }
+
+daqmeter_harness::displayed!(Method);
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]

@@ -239,7 +239,7 @@ impl Session for EtherboneSession {
         vec![StageSpec {
             limit: self.plan.limit(),
             batch: request.batch(),
-            ..StageSpec::new(request.method.name(), bytes, 2 * bytes)
+            ..StageSpec::new(request.method.to_string(), bytes, 2 * bytes)
         }]
     }
 

@@ -25,12 +25,9 @@ pub enum Driver {
     N1sdp,
 }
 
-impl Driver {
-    pub fn name(self) -> String {
-        let value = self.to_possible_value().expect("no driver is hidden");
-        value.get_name().to_owned()
-    }
+daqmeter_harness::displayed!(Driver);
 
+impl Driver {
     /// Returns the driver of a kernel, from its release such as `6.1.0-18-arm64`.
     pub fn of_kernel(release: &str) -> Driver {
         let mut numbers =
