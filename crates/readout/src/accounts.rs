@@ -7,6 +7,26 @@ use daqmeter_record::Ledger;
 use daqmeter_record::ledger::{NOT_GIVEN, NOT_LOST, STOPPED};
 use serde::{Deserialize, Serialize};
 
+/// Lends the counts of a type in this order, and adds those of another.
+macro_rules! counts {
+    ($of:ident: $($count:ident),+) => {
+        impl $of {
+            pub(crate) fn counts(&mut self) -> [&mut u64; [$(stringify!($count)),+].len()] {
+                [$(&mut self.$count),+]
+            }
+        }
+
+        impl std::ops::AddAssign for $of {
+            fn add_assign(&mut self, mut other: $of) {
+                for (count, other) in self.counts().into_iter().zip(other.counts()) {
+                    *count += *other;
+                }
+            }
+        }
+    };
+}
+pub(crate) use counts;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardElink {
     pub tag: u64,
@@ -25,21 +45,7 @@ pub struct CardElink {
     pub chunks: u64,
 }
 
-impl CardElink {
-    pub(crate) fn counts(&mut self) -> [&mut u64; 7] {
-        let CardElink {
-            deficit,
-            xoff,
-            fifo_lost,
-            truncated,
-            fault_lost,
-            fault_flagged,
-            chunks,
-            ..
-        } = self;
-        [deficit, xoff, fifo_lost, truncated, fault_lost, fault_flagged, chunks]
-    }
-}
+counts! { CardElink: deficit, xoff, fifo_lost, truncated, fault_lost, fault_flagged, chunks }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardAccount {
@@ -84,27 +90,14 @@ pub struct Outcomes {
     pub delivered_flagged: u64,
 }
 
+counts! {
+    Outcomes: delivered, delivered_truncated, delivered_flagged, unsubscribed, dropped, network_lost
+}
+
 impl Outcomes {
-    fn each(&mut self) -> [&mut u64; 6] {
-        [
-            &mut self.delivered,
-            &mut self.delivered_truncated,
-            &mut self.delivered_flagged,
-            &mut self.unsubscribed,
-            &mut self.dropped,
-            &mut self.network_lost,
-        ]
-    }
-
     pub(crate) fn deliver(&mut self, chunks: [u32; 3]) {
-        for (count, chunks) in self.each().into_iter().zip(chunks) {
+        for (count, chunks) in self.counts().into_iter().zip(chunks) {
             *count += u64::from(chunks);
-        }
-    }
-
-    fn add(&mut self, mut other: Outcomes) {
-        for (count, other) in self.each().into_iter().zip(other.each()) {
-            *count += *other;
         }
     }
 }
@@ -131,7 +124,7 @@ impl ReaderElink {
         let mut all = ReaderElink { chunks, offered: unsubscribed, left: 0, outcomes };
         for one in subscriptions {
             all.offered += one.offered;
-            all.outcomes.add(one.outcomes);
+            all.outcomes += one.outcomes;
         }
         all
     }
@@ -151,13 +144,13 @@ pub struct SubscriptionAccount {
 impl SubscriptionAccount {
     pub fn gap(&self) -> i128 {
         let mut outcomes = self.outcomes;
-        let known = outcomes.each().map(|count| i128::from(*count));
+        let known = outcomes.counts().map(|count| i128::from(*count));
         i128::from(self.offered) - known.iter().sum::<i128>()
     }
 
     pub(crate) fn add(&mut self, other: &SubscriptionAccount) {
         self.offered += other.offered;
-        self.outcomes.add(other.outcomes);
+        self.outcomes += other.outcomes;
     }
 
     /// Account of the E-link as this subscriber saw it: chunks not offered to it came before or

@@ -5,6 +5,7 @@ use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
 use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
 
+use crate::accounts::counts;
 use crate::similar::{MIN_ALIKE, SimilarByStride};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -22,17 +23,9 @@ pub struct FragmentFaults {
     pub wrong_elink: u64,
 }
 
-impl FragmentFaults {
-    pub fn add(&mut self, other: &FragmentFaults) {
-        self.missing += other.missing;
-        self.duplicates += other.duplicates;
-        self.out_of_order += other.out_of_order;
-        self.resets += other.resets;
-        self.falls += other.falls;
-        self.falls_missing += other.falls_missing;
-        self.payload += other.payload;
-        self.wrong_elink += other.wrong_elink;
-    }
+counts! {
+    FragmentFaults:
+    missing, duplicates, out_of_order, resets, falls, falls_missing, payload, wrong_elink
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

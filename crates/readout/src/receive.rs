@@ -97,7 +97,7 @@ impl Report {
 
     pub fn faults(&self) -> FragmentFaults {
         let mut all = FragmentFaults::default();
-        self.streams.iter().for_each(|stream| all.add(&stream.faults));
+        self.streams.iter().for_each(|stream| all += stream.faults);
         all
     }
 
