@@ -131,7 +131,7 @@ fn variants(ratio: StreamRatio) -> Vec<Variant> {
         // better of both widths.
         variants.push(Variant::Stream(Isa::Avx2, Store::Cached));
     }
-    if ratio.write_lines() > 0 && best.has_non_temporal() {
+    if ratio.write_bytes() > 0 && best.has_non_temporal() {
         variants.push(Variant::Stream(best, Store::NonTemporal));
     }
     if ratio == StreamRatio::COPY {

@@ -31,14 +31,6 @@ impl StreamRatio {
         fits.then_some(StreamRatio { read_lines, write_lines })
     }
 
-    pub fn read_lines(self) -> usize {
-        self.read_lines
-    }
-
-    pub fn write_lines(self) -> usize {
-        self.write_lines
-    }
-
     pub fn read_bytes(self) -> usize {
         LINE_BYTES * self.read_lines
     }

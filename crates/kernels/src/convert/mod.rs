@@ -45,14 +45,6 @@ impl Qmn {
         Qmn { in_degrees: true, ..self }
     }
 
-    pub fn int_bits(self) -> u32 {
-        self.int_bits
-    }
-
-    pub fn frac_bits(self) -> u32 {
-        self.frac_bits
-    }
-
     /// Returns the first negative code. Raw codes have 16 bits, so longer formats never fold.
     pub(crate) fn fold_from(self) -> i32 {
         let bits = self.int_bits + self.frac_bits;
@@ -208,10 +200,6 @@ impl Converter {
     #[must_use]
     pub fn without_offset(&self) -> Converter {
         Converter { decimation: Decimation { offset: 0, ..self.decimation }, ..self.clone() }
-    }
-
-    pub fn isa(&self) -> Isa {
-        self.isa
     }
 
     /// Converts `raw` into the first `decimation.kept(raw.len())` places of `out`.
