@@ -10,10 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conversion::ConversionRequest;
-use crate::devices::board::pattern_sample;
+use crate::devices::board::{pattern_sample, to_usize};
 use crate::function::Function;
 use crate::oracle::{convert, differs};
-use crate::request::to_usize;
 
 /// Conversions of samples in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversion::{ConversionRequest, defaults};
 use crate::daq::check_trigger_rate;
+use crate::devices;
+use crate::devices::board::{EMULATED_PREFIX, to_usize};
 use crate::devices::sis8300::{emulated::Profile, regs};
-use crate::devices::{self, board::EMULATED_PREFIX};
 use crate::function::Function;
 
 /// Multiple to which the original rounds samples up: its library reads 32 bytes.
@@ -291,10 +292,6 @@ impl DigitizerRequest {
         let board = buffer_bytes(raw) + buffer_bytes(out_bytes as u64) + mapped + 2 * raw;
         Some(board.saturating_mul(self.devices().ok()?.len() as u64))
     }
-}
-
-pub(crate) fn to_usize(value: u64) -> usize {
-    usize::try_from(value).expect("at most 2^31 bytes, checked with the request")
 }
 
 #[cfg(test)]

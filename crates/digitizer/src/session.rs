@@ -13,12 +13,12 @@ use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use crate::daq::Daq;
-use crate::devices::board::Board;
+use crate::devices::board::{Board, to_usize};
 use crate::devices::sis8300::regs::CHANNELS;
 use crate::events::Events;
 use crate::function::{self, Function};
 use crate::oracle::{convert, differs};
-use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE, to_usize};
+use crate::request::{DigitizerRequest, SAMPLES_MULTIPLE};
 
 const WAIT_STAGE: &str = "wait_trigger";
 

@@ -202,6 +202,11 @@ pub(super) fn read_in_parts(
     Ok(done)
 }
 
+/// Samples and bytes of a card's memory are far below the address space.
+pub(crate) fn to_usize(value: u64) -> usize {
+    usize::try_from(value).expect("at most 2^31 bytes, checked with the request")
+}
+
 /// Returns the 16-bit sample at an index of an emulated board's memory.
 #[allow(clippy::cast_possible_truncation, reason = "a hash keeps the bits it wants")]
 pub fn pattern_sample(index: u64) -> u16 {

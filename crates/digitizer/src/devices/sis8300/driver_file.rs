@@ -22,7 +22,7 @@ use fuser::{
 use super::commands::{REG_READ, REG_WRITE, RELEASE_IRQ, STRUCK_WAIT_USER, WAIT_IRQ};
 use super::emulated::{EmulatedBoard, EmulatedCrate};
 use super::registers::BoardRegisters;
-use super::regs::{is_dma_read, is_dma_write};
+use super::regs::{check_dma_write, is_dma_read};
 use crate::daq::check_trigger_rate;
 use crate::devices::board::{Board, EMULATED_PREFIX};
 
@@ -149,7 +149,7 @@ impl BoardFile {
     }
 
     fn write_memory(&self, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        if !is_dma_write(offset, data.len()) {
+        if check_dma_write(offset, data.len()).is_err() {
             self.count(2);
             return Err(Errno::EINVAL);
         }

@@ -9,7 +9,7 @@ use daqmeter_sys::memory::DriverBuffer;
 
 use super::commands;
 use super::registers::BoardRegisters;
-use super::regs::{self, Model, is_dma_write};
+use super::regs::{self, Model, check_dma_write};
 use crate::devices::board::{Board, BoardCommands, BoardNode, Identity, read_in_parts};
 
 #[derive(Debug)]
@@ -49,12 +49,7 @@ impl BoardRegisters for EssBoard {
     }
 
     fn dma_write(&mut self, card_offset: u64, from: &[u8]) -> Result<usize, Fault> {
-        if !is_dma_write(card_offset, from.len()) {
-            let asked = format!("{} bytes to {card_offset:#x}", from.len());
-            return Err(self.gone(format!(
-                "{asked}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
-            )));
-        }
+        check_dma_write(card_offset, from.len()).map_err(|wrong| self.gone(wrong))?;
         self.board.file.seek(SeekFrom::Start(card_offset)).map_err(|error| self.gone(error))?;
         // One call is one DMA write. The rest of a partial write is not sent, because its length
         // may be invalid for the board.

@@ -1,6 +1,8 @@
 //! Registers of the SIS8300 family, by 32-bit word offset. Sources: Struck SIS8300-KU, -L and -L2
 //! user manuals (register chapters), restated in the project's reference, section 2.4.
 
+use daqmeter_harness::Fault;
+
 /// Bits 31:16 model, 15:8 firmware version, 7:0 revision.
 pub(crate) const ID: u32 = 0x00;
 /// Bits 15:0.
@@ -49,10 +51,15 @@ pub(crate) fn is_dma_read(card_offset: u64, bytes: usize) -> bool {
     card_offset.is_multiple_of(READ_UNIT_BYTES) && (bytes as u64).is_multiple_of(READ_UNIT_BYTES)
 }
 
-pub(crate) fn is_dma_write(card_offset: u64, bytes: usize) -> bool {
-    bytes >= WRITE_BYTES
-        && bytes.is_power_of_two()
-        && card_offset.is_multiple_of(WRITE_BYTES as u64)
+/// Refuses a DMA write that no board does.
+pub(crate) fn check_dma_write(card_offset: u64, bytes: usize) -> Result<(), Fault> {
+    let is_length = bytes >= WRITE_BYTES && bytes.is_power_of_two();
+    if is_length && card_offset.is_multiple_of(WRITE_BYTES as u64) {
+        return Ok(());
+    }
+    Err(Fault::new(format!(
+        "{bytes} bytes to {card_offset:#x}: the board writes 64, 128, 256, ... bytes to a multiple of 64"
+    )))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,11 @@ use serde::Deserialize;
 use super::profile::Profile;
 use super::trigger::{Phase, Trigger};
 use super::uplink::Uplink;
-use crate::devices::board::{Board, BoardCommands, Identity, TriggerAccount, pattern_sample};
+use crate::devices::board::{
+    Board, BoardCommands, Identity, TriggerAccount, pattern_sample, to_usize,
+};
 use crate::devices::sis8300::registers::BoardRegisters;
-use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, is_dma_read, is_dma_write};
+use crate::devices::sis8300::regs::{self, Model, READ_UNIT_BYTES, check_dma_write, is_dma_read};
 
 /// Size of the real driver's DMA buffer: 2^(MAX_ORDER-1) pages, 4 MiB on kernels of the document's
 /// time.
@@ -285,10 +287,6 @@ pub(crate) fn parse_name(name: &str) -> Option<(Model, u32)> {
         .find_map(|(stem, model)| Some((model, name.strip_prefix(stem)?.parse().ok()?)))
 }
 
-fn to_usize(value: u64) -> usize {
-    usize::try_from(value).expect("card memory is far below the address space")
-}
-
 impl BoardRegisters for EmulatedBoard {
     fn read_register(&mut self, offset: u32) -> Result<u32, Fault> {
         self.check_there()?;
@@ -332,12 +330,7 @@ impl BoardRegisters for EmulatedBoard {
                 "card memory is write-protected: set register 0x230 bit 0 first",
             ));
         }
-        if !is_dma_write(card_offset, from.len()) {
-            return Err(Fault::new(format!(
-                "{} bytes to {card_offset:#x}: the board writes 64, 128, 256, ... bytes to a multiple of 64",
-                from.len()
-            )));
-        }
+        check_dma_write(card_offset, from.len())?;
         self.writes += 1;
         if self.faults.write_error_at == Some(self.writes) {
             return Err(Fault::new(format!(
