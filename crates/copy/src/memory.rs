@@ -160,6 +160,12 @@ pub(crate) fn sessions(
     (0..lanes).map(session).collect()
 }
 
+/// Returns a warning of a buffer that got no huge pages.
+pub(crate) fn on_base_pages(buffer: &Buffer) -> Option<String> {
+    (buffer.pages() == Pages::Base)
+        .then(|| "no huge pages for the buffers: TLB misses reduce the rates".to_owned())
+}
+
 /// Fills memory with a prime number of different values, so that lines differ. Bytes one by one
 /// would take seconds for a gigabyte.
 fn fill(bytes: &mut [u8]) {
@@ -259,13 +265,9 @@ impl Session for MemorySession {
     }
 
     fn tally(&mut self) -> Tally {
-        let (pages, numa_node) = match &self.buffers {
-            Some((source, _)) => (source.pages(), source.numa_node()),
-            None => return Tally::default(),
-        };
-        let fell_back = (pages == Pages::Base)
-            .then(|| "no huge pages for the buffers: TLB misses reduce the rates".to_owned());
-        Tally { numa_node, warnings: fell_back.into_iter().collect(), ..Tally::default() }
+        let Some((source, _)) = &self.buffers else { return Tally::default() };
+        let warnings = on_base_pages(source).into_iter().collect();
+        Tally { numa_node: source.numa_node(), warnings, ..Tally::default() }
     }
 }
 

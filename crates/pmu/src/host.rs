@@ -134,11 +134,8 @@ impl CountedHost {
                     "{mesh} has no event `{event}` (daqmeter pmu list --events)"
                 )));
             };
-            let xps = mesh.crosspoints.iter().map(|xp| (nodes::XP, xp.node_id));
-            let others = mesh.nodes.iter().map(|node| (node.type_code, node.node_id));
-            let counted = xps.chain(others).filter(|(kind, _)| nodes::counts_as(*kind, code));
-            let text = |(_, id)| format!("{}/{event},bynodeid=1,nodeid={id:#x}/", mesh.name);
-            texts.extend(counted.map(text));
+            let text = |id| format!("{}/{event},bynodeid=1,nodeid={id:#x}/", mesh.name);
+            texts.extend(nodes::counting(mesh, code).map(text));
         }
         if texts.is_empty() {
             return Err(Fault::new(

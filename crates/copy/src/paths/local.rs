@@ -7,6 +7,7 @@ use daqmeter_sys::copies::process_copy;
 use daqmeter_sys::memory::{Buffer, Pages};
 
 use super::mover::{Mover, Side, each};
+use crate::memory::on_base_pages;
 use crate::request::{CopyPath, CopyRequest, Direction};
 
 #[derive(Clone, Copy)]
@@ -110,10 +111,7 @@ impl Mover for LocalMover {
     }
 
     fn warnings(&mut self) -> Vec<String> {
-        let base = self.buffers.as_ref().is_some_and(|(user, _)| user.pages() == Pages::Base);
-        let warning =
-            base.then(|| "no huge pages for the buffers: TLB misses reduce the rates".to_owned());
-        warning.into_iter().collect()
+        self.buffers.iter().filter_map(|(user, _)| on_base_pages(user)).collect()
     }
 
     fn numa_node(&self) -> Option<u32> {

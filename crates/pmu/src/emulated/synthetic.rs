@@ -80,16 +80,10 @@ impl Synthetic {
         if on.type_code == DTC {
             return (0.0, 2e9);
         }
-        let Mesh { nodes, crosspoints, .. } = &self.mesh;
-        let xps = crosspoints.iter().map(|xp| (XP, xp.node_id));
-        let all = nodes.iter().map(|node| (node.type_code, node.node_id)).chain(xps);
-        let all: Vec<u16> = all
-            .filter(|(code, _)| nodes::counts_as(*code, on.type_code))
-            .map(|(_, id)| id)
-            .collect();
+        let all: Vec<u16> = nodes::counting(&self.mesh, on.type_code).collect();
         let noise = |number: f64| (number * 12.9898).sin().abs();
         let is_home = HOMES.contains(&on.type_code);
-        let ports = crosspoints.iter().flat_map(|xp| &xp.ports);
+        let ports = self.mesh.crosspoints.iter().flat_map(|xp| &xp.ports);
         let channels = ports.filter(|port| port.starts_with("SN-F")).count().max(1);
         let lines = MEMORY_LOAD * CHANNEL_BYTES_PER_S * channels as f64 / 64.0;
         let memory_share = nodes::share_of(HOMES[0], MEMORY_REQUESTS).unwrap_or(1.0);

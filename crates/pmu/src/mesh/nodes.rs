@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use daqmeter_harness::TomlText;
+use daqmeter_record::Mesh;
 use serde::Deserialize;
 
 /// Content of `parts.toml`.
@@ -45,6 +46,13 @@ pub fn counts_as(node: u16, event: u16) -> bool {
         CCLA_RNI => event == CCLA || event == RNI,
         _ => node == event,
     }
+}
+
+/// NodeIDs of a mesh that count events of a type.
+pub(crate) fn counting(mesh: &Mesh, event: u16) -> impl Iterator<Item = u16> {
+    let xps = mesh.crosspoints.iter().map(|xp| (XP, xp.node_id));
+    let all = xps.chain(mesh.nodes.iter().map(|node| (node.type_code, node.node_id)));
+    all.filter(move |(node, _)| counts_as(*node, event)).map(|(_, id)| id)
 }
 
 pub(crate) fn name_of(code: u16) -> Option<&'static str> {
