@@ -2,7 +2,7 @@
 
 use clap::builder::{FalseyValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use daqmeter_harness::{is_default, one};
+use daqmeter_harness::{is_default, one, usual};
 use daqmeter_record::units::parse_ns;
 use daqmeter_sys::memory::buffer_bytes;
 use schemars::JsonSchema;
@@ -113,12 +113,8 @@ impl CopyPath {
 daqmeter_harness::displayed!(Direction, CopyContext, CopyCompletion, CopyLoad, CopyPath);
 
 /// The study's 30 us of 90 us for channel 0 (section 2.2).
-fn quantum_ns() -> u64 {
-    30_000
-}
-fn window_ns() -> u64 {
-    90_000
-}
+const QUANTUM_NS: u64 = 30_000;
+const WINDOW_NS: u64 = 90_000;
 
 /// Largest block; allocation refuses more than the host has.
 pub(crate) const MAX_BLOCK_BYTES: usize = 1 << 40;
@@ -164,11 +160,11 @@ pub struct CopyRequest {
     pub load: CopyLoad,
     /// Time of the high channels in each window (priority)
     #[arg(long = "quantum", value_name = "TIME", value_parser = parse_ns, default_value = "30us", help_heading = "Priority policy")]
-    #[serde(default = "quantum_ns")]
+    #[serde(default = "usual::<QUANTUM_NS>")]
     pub quantum_ns: u64,
     /// The window
     #[arg(long = "window", value_name = "TIME", value_parser = parse_ns, default_value = "90us", help_heading = "Priority policy")]
-    #[serde(default = "window_ns")]
+    #[serde(default = "usual::<WINDOW_NS>")]
     pub window_ns: u64,
     /// Channels that are high
     ///
@@ -203,8 +199,8 @@ impl CopyRequest {
             lanes: 1,
             channels: 0,
             completion: CopyCompletion::Poll,
-            quantum_ns: quantum_ns(),
-            window_ns: window_ns(),
+            quantum_ns: QUANTUM_NS,
+            window_ns: WINDOW_NS,
             high_channels: 1,
             load: CopyLoad::Light,
         }

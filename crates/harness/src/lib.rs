@@ -36,7 +36,7 @@ mod standstill;
 mod text_file;
 
 pub use cpu_list::CpuList;
-pub use daqmeter_record::{is_default, is_one, one};
+pub use daqmeter_record::{is_default, is_one, one, usual};
 pub use devices::CardFamily;
 pub use engine::{
     DeviceTime, Fault, Job, LimitSpec, MAX_LANES, Parameter, Session, StageSpec, Tally,

@@ -54,6 +54,11 @@ pub fn one<T: From<u8>>() -> T {
     T::from(1)
 }
 
+/// Serves `serde(default)` of other numbers.
+pub fn usual<const N: u64>() -> u64 {
+    N
+}
+
 pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
     *value == T::from(1)
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use daqmeter_harness::Problem;
+use daqmeter_harness::{Problem, usual};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,7 @@ const MAX_TIMEOUT_MS: u64 = 600_000;
 
 const EMULATED_MEMORY: u64 = 0x10000;
 
-fn default_cycles() -> u64 {
-    90
-}
+const USUAL_CYCLES: u64 = 90;
 
 /// Cycles over Etherbone. One operation is one cycle's worth of the payload, whatever the method.
 ///
@@ -54,8 +52,8 @@ pub struct EtherboneRequest {
     #[serde(default = "daqmeter_harness::one::<u64>")]
     pub count: u64,
     /// Cycles of a series
-    #[arg(short = 'n', long, value_name = "N", default_value_t = default_cycles())]
-    #[serde(default = "default_cycles")]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = USUAL_CYCLES)]
+    #[serde(default = "usual::<USUAL_CYCLES>")]
     pub cycles: u64,
     /// First address of --payload memory [default: the memory of loop/ and emu/], or of the device
     /// to read, if the bus has several

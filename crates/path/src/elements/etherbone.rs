@@ -1,7 +1,7 @@
 //! Source `etherbone`: times of a timing receiver, read over Etherbone in cycles of `count`.
 
 use daqmeter_etherbone::{EtherboneRequest, SlaveAddress, TIME_BYTES, Times};
-use daqmeter_harness::{Fault, Request};
+use daqmeter_harness::{Fault, Request, usual};
 use serde::Deserialize;
 
 use crate::definition::flow::{Flow, Place, TIMES, unless};
@@ -12,13 +12,9 @@ use crate::element::{Filled, Source};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Registers {
     address: SlaveAddress,
-    #[serde(default = "usual_count")]
+    /// Times of a cycle; by default the number in the study of 2018.
+    #[serde(default = "usual::<8>")]
     count: u64,
-}
-
-/// Times of a cycle: the number in the study of 2018.
-fn usual_count() -> u64 {
-    8
 }
 
 impl SourceElement for Registers {
