@@ -1,5 +1,7 @@
 //! Options that read-out and conversion in memory share.
 
+use std::fmt::{self, Display};
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 use clap::{Args, Command, ValueEnum};
@@ -51,10 +53,10 @@ pub struct ConversionRequest {
     )]
     pub scale_factor: f64,
     /// Format of functions 5 and 7: bits before and after the point
-    #[arg(long, value_name = "M.N", value_parser = parse_q, default_value = "1.15", hide_short_help = true)]
+    #[arg(long, value_name = "M.N", default_value = "1.15", hide_short_help = true)]
     pub unsigned_q: QFormat,
     /// Format of functions 6 and 8: bits before and after the point
-    #[arg(long, value_name = "M.N", value_parser = parse_q, default_value = "3.13", hide_short_help = true)]
+    #[arg(long, value_name = "M.N", default_value = "3.13", hide_short_help = true)]
     pub signed_q: QFormat,
     /// Function 6 in degrees: times 180/pi, as later revisions of the original
     #[arg(long, hide_short_help = true)]
@@ -98,10 +100,10 @@ impl QFormat {
     }
 }
 
-impl TryFrom<String> for QFormat {
-    type Error = String;
+impl FromStr for QFormat {
+    type Err = String;
 
-    fn try_from(text: String) -> Result<QFormat, String> {
+    fn from_str(text: &str) -> Result<QFormat, String> {
         let bits = || {
             let (m, n) = text.split_once('.')?;
             let (int_bits, frac_bits) = (m.parse().ok()?, n.parse().ok()?);
@@ -112,11 +114,13 @@ impl TryFrom<String> for QFormat {
     }
 }
 
-impl From<QFormat> for String {
-    fn from(format: QFormat) -> String {
-        format!("{}.{}", format.int_bits, format.frac_bits)
+impl Display for QFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.int_bits, self.frac_bits)
     }
 }
+
+daqmeter_harness::by_text!(QFormat);
 
 /// The instruction set that is asked for.
 #[derive(
@@ -260,10 +264,6 @@ impl ConversionRequest {
     }
 }
 
-fn parse_q(text: &str) -> Result<QFormat, String> {
-    text.to_owned().try_into()
-}
-
 /// Parses a finite number: JSON has neither infinity nor NaN.
 fn parse_finite(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
@@ -290,8 +290,8 @@ mod tests {
     #[test]
     fn formats_are_read_as_they_are_written_and_bounded() {
         for text in ["1.15", "0.12", "20.43"] {
-            assert_eq!(String::from(parse_q(text).unwrap()), text);
+            assert_eq!(String::from(text.parse::<QFormat>().unwrap()), text);
         }
-        assert!(parse_q("0.0").unwrap_err().contains("1 to 63"));
+        assert!("0.0".parse::<QFormat>().unwrap_err().contains("1 to 63"));
     }
 }

@@ -345,6 +345,26 @@ macro_rules! displayed {
     )*};
 }
 
+/// Reads and writes a type in records and workloads by its text, as options do.
+#[macro_export]
+macro_rules! by_text {
+    ($word:ty) => {
+        impl TryFrom<String> for $word {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<$word, String> {
+                text.parse()
+            }
+        }
+
+        impl From<$word> for String {
+            fn from(own: $word) -> String {
+                own.to_string()
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;

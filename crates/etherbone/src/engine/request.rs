@@ -136,19 +136,7 @@ impl FromStr for SlaveAddress {
     }
 }
 
-impl TryFrom<String> for SlaveAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<SlaveAddress, String> {
-        text.parse()
-    }
-}
-
-impl From<SlaveAddress> for String {
-    fn from(address: SlaveAddress) -> String {
-        address.text
-    }
-}
+daqmeter_harness::by_text!(SlaveAddress);
 
 impl Display for SlaveAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

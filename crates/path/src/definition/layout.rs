@@ -64,19 +64,7 @@ impl FromStr for Layout {
     }
 }
 
-impl TryFrom<String> for Layout {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Layout, String> {
-        text.parse()
-    }
-}
-
-impl From<Layout> for String {
-    fn from(layout: Layout) -> String {
-        layout.to_string()
-    }
-}
+daqmeter_harness::by_text!(Layout);
 
 fn groups(text: &str) -> Option<Vec<(Vec<String>, usize)>> {
     let mut all = Vec::new();
