@@ -97,25 +97,18 @@ impl Datagrams {
 
     fn send_batch(&mut self, socket: &UdpSocket) -> std::io::Result<()> {
         let (bytes, each) = (&self.batch[..], self.datagram_bytes);
-        if self.takes_batches || bytes.len() <= each {
-            match send(socket.as_fd(), bytes, each, None) {
-                Ok(_) => return Ok(()),
-                // This route takes no batches.
-                Err(error) if bytes.len() > each && is_no_batch(&error) => {}
-                Err(error) => return Err(error),
+        let send = |bytes: &[u8]| send(socket.as_fd(), bytes, each, None).map(drop);
+        if self.takes_batches {
+            let sent = send(bytes);
+            // EINVAL, EIO: this route takes no batches.
+            let refused = |error: &std::io::Error| matches!(error.raw_os_error(), Some(22 | 5));
+            self.takes_batches = bytes.len() <= each || !sent.as_ref().is_err_and(refused);
+            if self.takes_batches {
+                return sent;
             }
         }
-        self.takes_batches = false;
-        for datagram in bytes.chunks(each) {
-            send(socket.as_fd(), datagram, each, None)?;
-        }
-        Ok(())
+        bytes.chunks(each).try_for_each(send)
     }
-}
-
-/// True for EINVAL and EIO: see [`send`].
-fn is_no_batch(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(22 | 5))
 }
 
 /// Appends a range of two parts that lie one behind the other.
