@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use clap::{Args, Command, ValueEnum};
-use daqmeter_harness::{Fault, Problem, is_default};
+use daqmeter_harness::{Fault, LimitSpec, Problem, StageSpec, is_default};
 use daqmeter_kernels::convert::{Conversion, Converter, Decimation, Qmn};
 use daqmeter_kernels::{Isa, Store};
 use daqmeter_record::units::parse_count;
@@ -82,6 +82,23 @@ impl Default for ConversionRequest {
     fn default() -> Self {
         static DEFAULTS: LazyLock<ConversionRequest> = LazyLock::new(defaults);
         DEFAULTS.clone()
+    }
+}
+
+/// Returns the stage of a conversion of samples, or of their copy.
+pub(crate) fn stage(
+    name: impl Into<String>,
+    converter: Option<&Converter>,
+    samples: usize,
+) -> StageSpec {
+    let (factor, out_bytes, kept) = converter.map_or((1, 2, samples), |converter| {
+        let decimation = converter.decimation();
+        (decimation.factor, converter.conversion().out_bytes(), decimation.kept(samples))
+    });
+    let (raw_bytes, made_bytes) = (2 * samples as u64, (kept * out_bytes) as u64);
+    StageSpec {
+        limit: Some(LimitSpec::memory(raw_bytes, 2 * factor as u64, out_bytes as u64)),
+        ..StageSpec::new(name, raw_bytes, raw_bytes + made_bytes)
     }
 }
 

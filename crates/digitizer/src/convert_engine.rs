@@ -2,14 +2,14 @@
 
 use daqmeter_harness::facts::last_level_cache_bytes;
 use daqmeter_harness::{
-    Fault, Job, LimitSpec, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
+    Fault, Job, Problem, Request, Session, StageSpec, Tally, check_lanes, is_one, one,
 };
 use daqmeter_kernels::convert::Converter;
 use daqmeter_sys::memory::{Buffer, Pages, buffer_bytes};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::conversion::ConversionRequest;
+use crate::conversion::{ConversionRequest, stage};
 use crate::devices::board::{pattern_sample, to_usize};
 use crate::function::Function;
 use crate::oracle::{convert, differs};
@@ -106,22 +106,11 @@ impl Session for ConvertSession {
     }
 
     fn stages(&self) -> Vec<StageSpec> {
-        let (raw_bytes, made_bytes) = (self.samples as u64 * 2, self.request.out_bytes());
         let name = match self.request.function {
             Function::Readout => "copy",
             function => function.classic_name(),
         };
-        let (stride_bytes, out_bytes) = match &self.converter {
-            None => (2, 2),
-            Some(converter) => (
-                2 * converter.decimation().factor as u64,
-                converter.conversion().out_bytes() as u64,
-            ),
-        };
-        vec![StageSpec {
-            limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
-            ..StageSpec::new(name, raw_bytes, raw_bytes + made_bytes)
-        }]
+        vec![stage(name, self.converter.as_ref(), self.samples)]
     }
 
     fn prepare(&mut self) -> Result<(), Fault> {

@@ -12,6 +12,7 @@ use daqmeter_kernels::convert::Converter;
 use daqmeter_record::{Ledger, Limit};
 use daqmeter_sys::memory::{Buffer, Pages};
 
+use crate::conversion::stage;
 use crate::daq::Daq;
 use crate::devices::board::{Board, to_usize};
 use crate::devices::sis8300::regs::CHANNELS;
@@ -167,10 +168,12 @@ impl BoardSession {
         }
     }
 
-    fn convert(&mut self, converter: &Converter) {
+    /// Works on all samples and the buffer for their results.
+    fn with_out<T>(&mut self, work: impl FnOnce(&[u16], &mut Buffer) -> T) -> T {
         let mut out = self.out.take().expect("prepared");
-        convert(converter, self.raw_samples(), &mut out, 0);
+        let done = work(self.raw_samples(), &mut out);
         self.out = Some(out);
+        done
     }
 
     /// Reads and converts block by block. The raw buffer holds one block and stays in the cache.
@@ -233,14 +236,6 @@ impl BoardSession {
         Ok(())
     }
 
-    /// Compares the last conversion of a whole read with the scalar oracle.
-    fn check_converted(&mut self, converter: &Converter) -> Result<(), Fault> {
-        let mut out = self.out.take().expect("prepared");
-        let done = differs(converter, self.raw_samples(), &mut out, 0);
-        self.out = Some(out);
-        done
-    }
-
     /// Compares the last fused block; the raw buffer no longer holds the earlier ones.
     fn check_last_block(&mut self, converter: &Converter) -> Result<(), Fault> {
         let Block { begin, samples, at } = self.last_block.clone();
@@ -291,7 +286,7 @@ impl BoardSession {
             Work::WaitTrigger => Ok(()),
             Work::Readout => self.check_raw(0, self.raw_samples()),
             Work::Convert(conversion) => match &conversion.block {
-                None => self.check_converted(&conversion.whole),
+                None => self.with_out(|raw, out| differs(&conversion.whole, raw, out, 0)),
                 Some((converter, _)) => self.check_last_block(converter),
             },
             Work::WritePattern => self.check_pattern(),
@@ -306,25 +301,15 @@ impl BoardSession {
                 limit: self.readout_limit(),
                 ..StageSpec::new(Function::Readout.classic_name(), raw_bytes, 2 * raw_bytes)
             },
-            Work::Convert(conversion) => self.conversion_stage(conversion),
+            Work::Convert(conversion) => {
+                let fused = if conversion.block.is_some() { "readout+" } else { "" };
+                let name = format!("{fused}{}", conversion.function.classic_name());
+                stage(name, Some(&conversion.whole), self.samples)
+            }
             Work::WritePattern => StageSpec {
                 once: true,
                 ..StageSpec::new(Function::WritePattern.classic_name(), raw_bytes, 2 * raw_bytes)
             },
-        }
-    }
-
-    fn conversion_stage(&self, conversion: &ConversionWork) -> StageSpec {
-        let ConversionWork { function, whole: converter, block } = conversion;
-        let fused = if block.is_some() { "readout+" } else { "" };
-        let name = format!("{fused}{}", function.classic_name());
-        let kept = converter.decimation().kept(self.samples) as u64;
-        let out_bytes = converter.conversion().out_bytes() as u64;
-        let raw_bytes = self.request.raw_bytes();
-        let stride_bytes = 2 * converter.decimation().factor as u64;
-        StageSpec {
-            limit: Some(LimitSpec::memory(raw_bytes, stride_bytes, out_bytes)),
-            ..StageSpec::new(name, raw_bytes, raw_bytes + kept * out_bytes)
         }
     }
 
@@ -413,7 +398,9 @@ impl Session for BoardSession {
                     self.daq.counts.read_out += 1;
                 }
                 Work::Convert(conversion) => match &*Arc::clone(conversion) {
-                    ConversionWork { whole, block: None, .. } => self.convert(whole),
+                    ConversionWork { whole, block: None, .. } => {
+                        self.with_out(|raw, out| convert(whole, raw, out, 0));
+                    }
                     ConversionWork { whole, block: Some((converter, samples)), .. } => {
                         self.fused(converter, whole.decimation().offset, *samples)?;
                         self.daq.counts.read_out += 1;
