@@ -1,6 +1,8 @@
 //! Sources of counts: the kernel, or an emulated mesh ([`crate::emulated`]). The trait lets the
 //! rest run and be tested without hardware.
 
+use std::io::{self, ErrorKind};
+
 use daqmeter_sys::clock;
 use daqmeter_sys::counters::{Attributes, CounterGroup, CounterGroupError};
 use daqmeter_sys::host::Files;
@@ -104,25 +106,20 @@ impl KernelOpener {
 
     /// Returns the meaning of an error number of `perf_event_open(2)`.
     fn reason(&self, members: usize, member: usize, errno: i32) -> Option<String> {
-        const EPERM: i32 = 1;
-        const ENOENT: i32 = 2;
-        const EACCES: i32 = 13;
-        const EBUSY: i32 = 16;
-        const EINVAL: i32 = 22;
         const EMFILE: i32 = 24;
         let paranoid = self.files.text("proc/sys/kernel/perf_event_paranoid");
         let paranoid = paranoid.as_deref().unwrap_or("unknown");
-        Some(match errno {
-            EACCES | EPERM => format!(
+        Some(match io::Error::from_raw_os_error(errno).kind() {
+            ErrorKind::PermissionDenied => format!(
                 "not allowed: kernel.perf_event_paranoid is {paranoid}; run as root, give the program CAP_PERFMON, or: sysctl kernel.perf_event_paranoid=0"
             ),
-            EINVAL if members > 1 => format!(
+            ErrorKind::InvalidInput if members > 1 => format!(
                 "the driver refuses the group at this member: it does not fit beside the {member} before it (daqmeter pmu stat --plan names the limit)"
             ),
-            ENOENT => "this host does not have it (virtual machines usually have no hardware PMU)".into(),
-            EBUSY => "another program uses the counter (perf record, a watchdog)".into(),
-            EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".into(),
-            EINVAL => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu list --mesh)".into(),
+            ErrorKind::NotFound => "this host does not have it (virtual machines usually have no hardware PMU)".into(),
+            ErrorKind::ResourceBusy => "another program uses the counter (perf record, a watchdog)".into(),
+            _ if errno == EMFILE => "too many open files: raise ulimit -n, one descriptor is needed for each event and CPU".into(),
+            ErrorKind::InvalidInput => "the driver refuses it: no node of this type and NodeID, or a field that the part does not have (daqmeter pmu list --mesh)".into(),
             _ => return None,
         })
     }
