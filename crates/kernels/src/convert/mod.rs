@@ -79,14 +79,10 @@ const DEGREES_PER_RADIAN: f64 = 180.0 / std::f64::consts::PI;
 
 impl std::fmt::Display for Qmn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{}Q{}.{}{}",
-            if self.signed { "s" } else { "u" },
-            self.int_bits,
-            self.frac_bits,
-            if self.in_degrees { " in degrees" } else { "" }
-        )
+        let Qmn { int_bits, frac_bits, signed, in_degrees } = self;
+        let sign = if *signed { "s" } else { "u" };
+        let degrees = if *in_degrees { " in degrees" } else { "" };
+        write!(f, "{sign}Q{int_bits}.{frac_bits}{degrees}")
     }
 }
 
