@@ -77,15 +77,10 @@ impl Byte for AtomicU8 {}
 /// programs.
 pub fn flush<B: Byte>(bytes: &[B]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    {
-        x86_64::flush(bytes);
-        true
-    }
+    x86_64::flush(bytes);
     #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = bytes;
-        false
-    }
+    let _ = bytes;
+    cfg!(target_arch = "x86_64")
 }
 
 /// Executes an instruction without effect that an emulator's plugin can see: `nopl` with a
