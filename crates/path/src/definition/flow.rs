@@ -103,14 +103,14 @@ impl Flow {
         }
     }
 
-    /// Refuses what only stands behind other sources than a card.
-    pub(crate) fn without_card(&self) -> Result<(), Fault> {
-        unless(self.live.is_none(), "kind", BEHIND_CARD)
+    /// Refuses behind a card what is no part of its read-out.
+    pub(crate) fn takes_kind(&self, name: &str) -> Result<(), Fault> {
+        let is_of_card = ["to-host", "tcp", "receiver"].contains(&name);
+        unless(self.live.is_none() || is_of_card, "kind", BEHIND_CARD)
     }
 
     /// Refuses blocks of another unit. Bytes may be anything.
     pub(crate) fn takes(&self, wanted: Unit) -> Result<(), Fault> {
-        self.without_card()?;
         let problem = format_args!("takes {wanted}, but {} come", self.unit);
         unless(self.unit == wanted || self.unit == BYTES, "kind", problem)
     }

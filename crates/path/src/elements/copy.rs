@@ -34,7 +34,6 @@ fn copy_kernel<'de, D: Deserializer<'de>>(from: D) -> Result<CopyKernel, D::Erro
 
 impl StageElement for Copied {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        flow.without_card()?;
         let facts = Facts::of(format!("copy {}", self.by.name()));
         Ok(facts.beside_memory(flow.bytes, 1, 1))
     }

@@ -21,11 +21,10 @@ pub(crate) struct Dropped {
 }
 
 impl StageElement for Dropped {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+    fn check(&mut self, _place: &Place, _flow: &mut Flow) -> Result<Facts, Fault> {
         let share = self.share;
         let problem = format_args!("is {share}; a share of the blocks, 0 to 1, is wanted");
         unless((0.0..=1.0).contains(&share), "share", problem)?;
-        flow.without_card()?;
         Ok(Facts::of(format!("drop {} %", significant(share * 100.0, 3))))
     }
 

@@ -37,6 +37,7 @@ macro_rules! kinds {
             name: $name,
             read: |table, place, flow| {
                 let mut own: $kind = fields(table.into())?;
+                flow.takes_kind($name)?;
                 let facts = own.check(place, flow)?;
                 Ok((Arc::new(own), facts))
             },

@@ -19,7 +19,6 @@ pub(crate) struct Program {
 
 impl StageElement for Program {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        flow.without_card()?;
         let problem = "a program and its arguments are wanted, such as [\"cat\"]";
         unless(self.command.first().is_some_and(|name| !name.is_empty()), "command", problem)?;
         if self.changes {

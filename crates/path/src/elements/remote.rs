@@ -7,7 +7,7 @@ use daqmeter_record::written::ByteSize;
 use serde::Deserialize;
 
 use crate::cancel::Cuts;
-use crate::definition::flow::{Flow, Place, by, bytes, known_congestion, unless};
+use crate::definition::flow::{BEHIND_CARD, Flow, Place, by, bytes, known_congestion, unless};
 use crate::definition::kind::{Facts, SinkElement};
 use crate::element::Sink;
 use crate::remote::{Remote, Transport};
@@ -47,7 +47,7 @@ fn is_address(to: &str) -> Result<(), Fault> {
 
 impl SinkElement for TcpReceiver {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        flow.without_card()?;
+        unless(flow.live.is_none(), "kind", BEHIND_CARD)?;
         known_congestion(self.congestion.as_ref())?;
         is_address(&self.to)?;
         let text = format!("tcp to {}{}", self.to, by(self.congestion.as_ref()));
@@ -61,8 +61,7 @@ impl SinkElement for TcpReceiver {
 }
 
 impl SinkElement for UdpReceiver {
-    fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        flow.without_card()?;
+    fn check(&mut self, _place: &Place, _flow: &mut Flow) -> Result<Facts, Fault> {
         is_address(&self.to)?;
         Problem::unless_within("datagram", self.datagram.0, DATAGRAM_BYTES)?;
         Problem::unless_within("socket_buffer", self.socket_buffer.0, SOCKET_BUFFER_BYTES)?;

@@ -30,7 +30,6 @@ pub(crate) struct Written {
 
 impl SinkElement for Written {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
-        flow.without_card()?;
         let bytes = flow.bytes;
         let problem = format_args!(
             "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
