@@ -46,7 +46,6 @@ impl Finding {
 }
 
 /// Ratios of the probes on a host while the sibling of the core is idle.
-#[derive(Clone, Default)]
 struct IdleRatios {
     /// That after most points.
     usual: Option<f64>,
@@ -242,14 +241,13 @@ impl<'a> Levels<'a> {
         runs: &Runs<'a>,
         finding: Finding,
     ) -> Vec<Invocation<'a>> {
-        let unknown = IdleRatios::default();
         let groups = in_groups(runs.iter().map(|run| (run.0.run_id.as_str(), *run)));
         let level = |(_, runs): (_, Runs<'a>)| {
             let (first, _) = *runs.iter().min_by_key(|(record, _)| record.time_utc.as_str())?;
             let stages: Vec<&Stage> = runs.into_iter().map(|(_, stage)| stage).collect();
-            let host = self.hosts.get(&first.host.label()).unwrap_or(&unknown);
+            let idle = self.hosts.get(&first.host.label()).and_then(|host| host.after(point));
             let waits = families::work(first) != Work::Cpu;
-            let level = Level::of(&repetitions(&stages, finding)?, host.after(point), waits)?;
+            let level = Level::of(&repetitions(&stages, finding)?, idle, waits)?;
             let used = Used::of(first, stages[0], finding);
             let others = self.others.get(&first.run_id).copied().unwrap_or_default();
             Some(Invocation { first, level, used, others })

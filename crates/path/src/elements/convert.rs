@@ -4,7 +4,7 @@ use daqmeter_digitizer::conversion::ConversionRequest;
 use daqmeter_digitizer::function::Function;
 use daqmeter_digitizer::oracle::convert;
 use daqmeter_harness::Fault;
-use daqmeter_kernels::convert::{Conversion, Converter, oracle};
+use daqmeter_kernels::convert::{Converter, oracle};
 use daqmeter_sys::memory::Buffer;
 use serde::{Deserialize, Deserializer, de};
 
@@ -62,11 +62,7 @@ impl Transform for Convert {
         let pairs = from.as_chunks::<2>().0.iter();
         let raw: Vec<u16> = pairs.map(|pair| u16::from_le_bytes(*pair)).collect();
         let conversion = self.0.conversion();
-        let width = match conversion {
-            Conversion::QmnF64(_) => 8,
-            _ => 4,
-        };
         let bits = oracle::bits(conversion, self.0.decimation(), &raw);
-        bits.flat_map(|bits| bits.to_le_bytes().into_iter().take(width)).collect()
+        bits.flat_map(|bits| bits.to_le_bytes().into_iter().take(conversion.out_bytes())).collect()
     }
 }
