@@ -16,7 +16,7 @@ pub(crate) struct Family {
     /// Questions, in the order of the page, for usable records.
     pub(crate) questions: &'static [Question],
     /// Lines of the survey's screen, in its order, for usable records.
-    pub(crate) briefs: &'static [fn(&[RunRecord]) -> Option<Brief>],
+    pub(crate) briefs: &'static [BriefOf],
     pub(crate) footnote: fn(&RunRecord) -> Option<String>,
     /// Sentence that begins the screen of a verb: what its records came to, without losses.
     pub(crate) headline: fn(&[RunRecord]) -> Option<String>,
@@ -36,6 +36,8 @@ impl Family {
         headline: |_| None,
     };
 }
+
+pub(crate) type BriefOf = fn(&[RunRecord]) -> Option<Brief>;
 
 /// Line of the survey's screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
