@@ -12,12 +12,14 @@ use crate::definition::flow::{Flow, Place};
 use crate::element::{Ends, Sink, Source, Work};
 use crate::external::Connected;
 
+/// An element with its properties, or what is wrong with it.
+type Checked<T> = Result<(Arc<T>, Facts), Fault>;
+
 /// Name of a kind of element, and its reader: the fields of its table, and the blocks that come to
-/// it. The reader changes the blocks to those that it gives, and returns the element with its
-/// properties.
+/// it. The reader changes the blocks to those that it gives.
 pub(crate) struct ElementType<T: ?Sized> {
     pub(crate) name: &'static str,
-    pub(crate) read: fn(Table, &Place, &mut Flow) -> Result<(Arc<T>, Facts), Fault>,
+    pub(crate) read: fn(Table, &Place, &mut Flow) -> Checked<T>,
 }
 
 impl<T: ?Sized> ElementType<T> {
