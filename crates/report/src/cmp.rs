@@ -281,11 +281,10 @@ fn broken(a: &[RunRecord], b: &[RunRecord], names: &Names) -> Vec<String> {
     let name = |record: &RunRecord| names.of_record(record).to_owned();
     let done: HashSet<String> =
         a.iter().filter(|record| record.outcome.is_ok()).map(name).collect();
-    let failed = b.iter().filter_map(|record| match &record.outcome {
-        Outcome::Failed(why) if done.contains(&name(record)) => {
-            Some(format!("{}: {why}", name(record)))
-        }
-        _ => None,
+    let failed = b.iter().filter_map(|record| {
+        let Outcome::Failed(why) = &record.outcome else { return None };
+        let name = name(record);
+        done.contains(&name).then(|| format!("{name}: {why}"))
     });
     let mut failed: Vec<String> = failed.collect();
     failed.dedup();
@@ -420,15 +419,13 @@ impl Compared {
     /// Shows the answer, the differences, the bounds in groups, and what was not compared; or a
     /// table of all points.
     pub fn frame(&self, all: bool) -> Frame {
-        let tables = if all || asks_all() { self.table() } else { self.groups() };
+        let rows = || self.points.iter().map(ComparedPoint::row).collect::<Vec<_>>();
+        let is_all = all || asks_all();
+        let tables = if is_all { numbers_from(2, &HEADINGS, rows()) } else { self.groups() };
         let broken = self.broken.iter().map(|broken| wrapped(&format!("broken   {broken}"), 9));
         let tables = tables + &broken.map(|line| line + "\n").collect::<String>();
         let answer = [Some(self.answer()), self.odd()].into_iter().flatten().collect();
         Frame { answer, tables, notes: self.notes() }
-    }
-
-    fn table(&self) -> String {
-        numbers_from(2, &HEADINGS, self.points.iter().map(ComparedPoint::row).collect::<Vec<_>>())
     }
 
     fn groups(&self) -> String {

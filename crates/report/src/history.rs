@@ -122,7 +122,7 @@ fn last_of(invocations: &[Invocation<'_>]) -> Point {
 fn runs_of(invocations: &[Invocation<'_>]) -> Vec<HistoryRun> {
     let levels = || invocations.iter().map(|invocation| &invocation.level);
     let unit = Level::steadier(levels().collect::<Vec<_>>());
-    let clocks: Vec<f64> = levels().filter_map(Level::chain).collect();
+    let clocks: Vec<f64> = levels().filter_map(|level| level.chain).collect();
     let scale = median(&clocks).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
     let run = |Invocation { first, level, .. }: &Invocation<'_>| {
         Some(HistoryRun {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use daqmeter_record::conditions::Taken;
 use daqmeter_record::units::significant;
 use daqmeter_record::{RunRecord, Stage};
-use daqmeter_stats::{Level, SliceTime, least_sibling, median, quantile, sorted};
+use daqmeter_stats::{Level, SliceTime, Summary, least_sibling, median, quantile, sorted};
 
 use serde::Serialize;
 
@@ -78,14 +78,8 @@ impl IdleRatios {
             let probed = stage.slices().filter(|slice| slice.chain_ns.is_some());
             probed.map(move |slice| f64::from(u8::from(!slice.has_idle_sibling(idle))))
         });
-        mean(is_busy)
+        Summary::of(&is_busy.collect::<Vec<f64>>()).map_or(0.0, |all| all.mean)
     }
-}
-
-/// Returns the mean of shares, 0 without one.
-fn mean(shares: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = shares.fold((0.0, 0.0), |(count, sum), share| (count + 1.0, sum + share));
-    sum / f64::max(count, 1.0)
 }
 
 /// Tests if the slices of a stage show the sibling: the thread of work that waits gives its CPU
@@ -189,7 +183,8 @@ pub(crate) fn slowed(sides: [&[Invocation<'_>]; 2]) -> [f64; 2] {
     };
     let beside = |side: &[Invocation<'_>]| {
         let is_memory = side.iter().filter(|own| own.used == Used::Memory);
-        mean(is_memory.map(|own| own.others.beside))
+        let beside: Vec<f64> = is_memory.map(|own| own.others.beside).collect();
+        Summary::of(&beside).map_or(0.0, |all| all.mean)
     };
     let beside = sides.map(beside);
     // Other machines slow both sides, and the one beside which they do more the more.

@@ -136,7 +136,7 @@ impl Difference<'_> {
         let Difference { sides: [a, b], unit, log, seen, prior, slowed, doubt, odd } = self;
         let from = trimmed(&places(&a, unit)).mean;
         // The clock of A: chains of A, if both have them.
-        let clock = a.iter().filter_map(|level| level.chain()).collect::<Vec<_>>();
+        let clock = a.iter().filter_map(|level| level.chain).collect::<Vec<_>>();
         let scale = median(&clock).filter(|_| unit == Unit::Chains).unwrap_or(0.0);
         let freedom = prior.1 + seen.1;
         let variance = (prior.0 + seen.0) / freedom;
@@ -169,20 +169,15 @@ impl Difference<'_> {
 }
 
 /// Returns the variance that levels have by the spread of their instances and beyond it, times its
-/// freedom, and the freedom (Welch and Satterthwaite).
-fn prior(levels: &[&Level], unit: Unit, beyond: f64) -> (f64, f64) {
+/// freedom (Welch and Satterthwaite), and this freedom, which is at most `most`.
+fn prior(levels: &[&Level], unit: Unit, beyond: f64, most: f64) -> (f64, f64) {
     let located: Vec<_> = levels.iter().filter_map(|level| level.located(unit)).collect();
     let own = located.iter().map(|own| own.error.powi(2)).sum::<f64>() / levels.len() as f64;
     let known = FLOOR.powi(2) + beyond.powi(2);
     let own_freedom = located.iter().map(|own| own.freedom).sum::<f64>();
     let all = own + known;
     let freedom = all.powi(2) / (own.powi(2) / own_freedom + known.powi(2) / KNOWN_FREEDOM);
-    (all * freedom, freedom)
-}
-
-/// Returns a variance with the weight that it has where others show their own scatter.
-fn few((sum, freedom): (f64, f64)) -> (f64, f64) {
-    (sum / freedom * SEEN_FREEDOM, SEEN_FREEDOM)
+    (all * freedom.min(most), freedom.min(most))
 }
 
 /// Compares sides that were measured at different times: without levels that were shared, if there
@@ -200,15 +195,14 @@ fn apart(point: &Point) -> Difference<'_> {
     let is_once = both.iter().any(|level| level.instances < MIN_INSTANCES);
     // Invocations show themselves what their instances do not.
     let is_seen = seen.1 >= MIN_SEEN && (is_once || point.beyond > 0.0);
-    let beyond = if is_seen { 0.0 } else { point.beyond };
+    let (beyond, most) = if is_seen { (0.0, SEEN_FREEDOM) } else { (point.beyond, f64::INFINITY) };
     // Repetitions within one instance say nothing about the next one.
     let (slowed, doubt) = match doubt {
         _ if is_once && !is_seen => ([f64::INFINITY; 2], Doubt::Once),
         doubt => (slowed, doubt.unwrap_or(Doubt::Spread)),
     };
     let log = of_b.mean - of_a.mean;
-    let prior = prior(&both, unit, beyond);
-    let prior = if is_seen { few(prior) } else { prior };
+    let prior = prior(&both, unit, beyond, most);
     let odd = odd([of_a.mean, of_b.mean], &history);
     Difference { sides, unit, log, seen, prior, slowed, doubt, odd }
 }
@@ -224,7 +218,7 @@ fn odd(sides: [f64; 2], history: &[f64]) -> Option<usize> {
 /// out, if there are others. The unit is that in which the differences scatter less.
 fn paired(point: &Point) -> Difference<'_> {
     let pairs = point.a.iter().zip(&point.b);
-    let clocked = pairs.clone().filter(|(a, b)| a.chain().is_some() && b.chain().is_some());
+    let clocked = pairs.clone().filter(|(a, b)| a.chain.is_some() && b.chain.is_some());
     let clocked: (Vec<_>, Vec<_>) = clocked.unzip();
     let has_clock = !clocked.0.is_empty();
     let (a, b) = if has_clock { clocked } else { pairs.unzip() };
@@ -243,7 +237,7 @@ fn paired(point: &Point) -> Difference<'_> {
         log: pairs.mean,
         // The difference of two levels has twice the variance of one.
         seen: (squares / 2.0, freedom),
-        prior: few(prior(&both, unit, 0.0)),
+        prior: prior(&both, unit, 0.0, SEEN_FREEDOM),
         sides: [a, b],
         slowed: [0.0; 2],
         doubt: Doubt::Spread,
@@ -267,7 +261,7 @@ fn slowed(a: &[&Level], b: &[&Level], unit: Unit) -> ([f64; 2], Option<Doubt>) {
         return ([SHARED.ln(); 2], Some(Doubt::Shared));
     }
     let clock = |side: &[&Level]| {
-        let known: Option<Vec<f64>> = side.iter().map(|level| level.chain()).collect();
+        let known: Option<Vec<f64>> = side.iter().map(|level| level.chain).collect();
         known.and_then(|known| median(&known))
     };
     match (unit, clock(a).zip(clock(b))) {

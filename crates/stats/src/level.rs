@@ -94,8 +94,8 @@ pub struct Level {
     ns: Vec<f64>,
     /// Empty if the clock is not known.
     chains: Vec<f64>,
-    /// Logarithm of the middle time of the chain.
-    chain: Option<f64>,
+    /// Logarithm of the middle time of the chain during the slices that were kept.
+    pub chain: Option<f64>,
     /// True if the core or the CPU was shared in nearly all slices, so that none was left out.
     pub is_shared: bool,
     /// Number of repetitions: each had its own memory, threads and sockets.
@@ -161,11 +161,6 @@ impl Level {
         let chain = chain(&kept.concat()).filter(|_| !chains.is_empty());
         let level = Level { ns, chains, chain, is_shared, instances };
         (!level.ns.is_empty()).then_some(level)
-    }
-
-    /// Returns the logarithm of the middle time of the chain during the kept slices.
-    pub fn chain(&self) -> Option<f64> {
-        self.chain
     }
 
     /// Returns the place of the repetitions in that unit, their 40th percentile: a state of the
@@ -322,7 +317,7 @@ pub(crate) mod tests {
             Level::of(&[times.iter().map(slice).collect()], None, true)
         };
         let level = old(&[vec![1.0; 50], vec![3.0; 50]].concat()).unwrap();
-        assert_eq!((level.ns.len(), level.chain()), (8, None));
+        assert_eq!((level.ns.len(), level.chain), (8, None));
         assert!(level.located(Unit::Ns).unwrap().error > 0.2);
         assert_eq!(old(&[2.0]).unwrap().shown(None).0, 2.0);
         for bad in [&[][..], &[0.0], &[f64::NAN, 1.0], &[-1.0], &[f64::INFINITY]] {
