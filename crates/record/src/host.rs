@@ -83,8 +83,8 @@ impl Host {
         }
     }
 
-    /// Returns the size of the largest cache of one core; `None` if none is known. A virtual machine
-    /// of one CPU does not own the third level.
+    /// Returns the size of the largest cache of one core; `None` if none is known. A virtual
+    /// machine of one CPU does not own the third level.
     pub fn private_cache_bytes(&self) -> Option<u64> {
         let threads = self.siblings.iter().map(Vec::len).max().unwrap_or(1);
         let is_own = |cache: &&Cache| cache.level <= 2 && cache.shared_by as usize <= threads;

@@ -23,7 +23,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daqmeter_record::{RunRecord, jsonl};
-use daqmeter_report::cmp::{Compared, ComparedPoint, Conclusion, Gate, PointVerdict, Used, cmp};
+use daqmeter_report::cmp::{
+    Compared, ComparedPoint, Conclusion, Gate, PointUse, PointVerdict, cmp,
+};
 use daqmeter_report::history::trends;
 
 /// Most pairs: they are spread evenly over all.
@@ -122,7 +124,7 @@ type Pair<'a> = (&'a Vec<RunRecord>, &'a Vec<RunRecord>);
 /// Judges pairs without a change: names of differences, bounds by kind, gates.
 fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
     let (mut named, mut missed, mut gates) = (0, 0, [0; 2]);
-    let mut bounds: BTreeMap<Used, Vec<f64>> = BTreeMap::new();
+    let mut bounds: BTreeMap<PointUse, Vec<f64>> = BTreeMap::new();
     let mut points: BTreeMap<String, usize> = BTreeMap::new();
     for (a, b) in pairs {
         let found = cmp(a, b, &[], IGNORE);
@@ -130,7 +132,12 @@ fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
         let is_missed = |point: &ComparedPoint| point.joint.0 > 1.0 || point.joint.1 < 1.0;
         missed += usize::from(found.points.iter().any(is_missed));
         let core = Compared {
-            points: found.points.iter().filter(|point| point.uses == Used::Cpu).cloned().collect(),
+            points: found
+                .points
+                .iter()
+                .filter(|point| point.uses == PointUse::Cpu)
+                .cloned()
+                .collect(),
             ..found.clone()
         };
         gates[0] += usize::from(core.gate(0.1) == Gate::Passed);
@@ -170,7 +177,7 @@ fn unchanged(a: &str, b: &str, pairs: &[Pair<'_>]) {
 
 /// Judges pairs whose B takes longer by that fraction.
 fn found(pairs: &[Pair<'_>], slower: f64) {
-    let mut counts: BTreeMap<Used, (usize, usize)> = BTreeMap::new();
+    let mut counts: BTreeMap<PointUse, (usize, usize)> = BTreeMap::new();
     for (a, b) in pairs {
         for point in cmp(a, &slowed(b, slower), &[], IGNORE).points {
             let (found, all) = counts.entry(point.uses).or_default();

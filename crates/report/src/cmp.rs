@@ -12,7 +12,7 @@ use crate::aligned::{asks_all, numbers_from, wrapped};
 use crate::families::etherbone::lost;
 use crate::frame::Frame;
 use crate::groups::in_groups;
-pub use crate::levels::Used;
+pub use crate::levels::PointUse;
 use crate::levels::{Finding, Invocation, Levels, MANY, slowed};
 use crate::names::Names;
 use crate::points::{StagePoint, points_of};
@@ -40,7 +40,7 @@ pub struct ComparedPoint {
     /// second.
     pub time: &'static str,
     /// What disturbs it.
-    pub uses: Used,
+    pub uses: PointUse,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,
     pub a_ns: f64,
@@ -267,7 +267,7 @@ fn doubt(pair: &BothSides<'_>, effect: &Effect) -> String {
         Doubt::Once => {
             "a run measures it once, and only --history shows how runs differ".to_owned()
         }
-        _ if others[worst] > MANY && used == Used::Memory => {
+        _ if others[worst] > MANY && used == PointUse::Memory => {
             format!("other programs or machines used the memory {share} % of the time in {side}")
         }
         _ if others[worst] > MANY => {

@@ -101,7 +101,7 @@ pub(crate) struct Levels<'a> {
 pub(crate) struct Invocation<'a> {
     pub(crate) first: &'a RunRecord,
     pub(crate) level: Level,
-    pub(crate) used: Used,
+    pub(crate) used: PointUse,
     pub(crate) others: Others,
 }
 
@@ -116,15 +116,15 @@ pub(crate) struct Others {
 
 impl Others {
     /// Returns the share of what a point used.
-    pub(crate) fn of(self, used: Used) -> f64 {
-        if used == Used::Memory { self.cpus.max(self.beside) } else { self.cpus }
+    pub(crate) fn of(self, used: PointUse) -> f64 {
+        if used == PointUse::Memory { self.cpus.max(self.beside) } else { self.cpus }
     }
 }
 
 /// Resource that the times of a point depend on beside its own CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Used {
+pub enum PointUse {
     /// Nothing.
     Cpu,
     /// Sockets and the scheduler between two of their ends.
@@ -136,18 +136,18 @@ pub enum Used {
     Disk,
 }
 
-impl Used {
-    fn of(record: &RunRecord, stage: &Stage, finding: Finding) -> Used {
+impl PointUse {
+    fn of(record: &RunRecord, stage: &Stage, finding: Finding) -> PointUse {
         let own_bytes = record.host.private_cache_bytes().unwrap_or(MEMORY_BYTES);
         let is_large = stage.traffic_bytes_per_op.max(stage.bytes_per_op) > own_bytes
             || families::is_uncached(record, stage);
         match (families::work(record), finding) {
-            (Work::Disk, _) if !record.workload.flag("cached") => Used::Disk,
-            (_, Finding::Sustained | Finding::Cpu) => Used::Cpus,
-            (Work::Sockets, _) if record.workload.int("peer_cpu").is_ok() => Used::Cpus,
-            (Work::Sockets, Finding::Level) => Used::Sockets,
-            (_, Finding::Level) if is_large => Used::Memory,
-            (_, Finding::Level) => Used::Cpu,
+            (Work::Disk, _) if !record.workload.flag("cached") => PointUse::Disk,
+            (_, Finding::Sustained | Finding::Cpu) => PointUse::Cpus,
+            (Work::Sockets, _) if record.workload.int("peer_cpu").is_ok() => PointUse::Cpus,
+            (Work::Sockets, Finding::Level) => PointUse::Sockets,
+            (_, Finding::Level) if is_large => PointUse::Memory,
+            (_, Finding::Level) => PointUse::Cpu,
         }
     }
 
@@ -155,21 +155,21 @@ impl Used {
     /// instances show, by files of `quick` and of `survey`, see METHODOLOGY.
     pub(crate) fn beyond(self) -> f64 {
         match self {
-            Used::Cpu => 0.0,
-            Used::Sockets => 0.007,
-            Used::Memory => 0.04,
-            Used::Cpus => 0.05,
-            Used::Disk => 0.15,
+            PointUse::Cpu => 0.0,
+            PointUse::Sockets => 0.007,
+            PointUse::Memory => 0.04,
+            PointUse::Cpus => 0.05,
+            PointUse::Disk => 0.15,
         }
     }
 
-    /// Returns the logarithm of the factor by which others may have slowed it that had that share of
-    /// the CPUs.
+    /// Returns the logarithm of the factor by which others with that share of the CPUs may have
+    /// slowed it.
     fn slowed(self, others: f64) -> f64 {
         match self {
-            Used::Cpu | Used::Sockets => others * BESIDE.ln(),
-            Used::Memory => others * PROGRAMS.ln(),
-            Used::Cpus | Used::Disk => -(1.0 - others).max(0.01).ln(),
+            PointUse::Cpu | PointUse::Sockets => others * BESIDE.ln(),
+            PointUse::Memory => others * PROGRAMS.ln(),
+            PointUse::Cpus | PointUse::Disk => -(1.0 - others).max(0.01).ln(),
         }
     }
 }
@@ -182,7 +182,7 @@ pub(crate) fn slowed(sides: [&[Invocation<'_>]; 2]) -> [f64; 2] {
         slowed.fold(f64::INFINITY, f64::min)
     };
     let beside = |side: &[Invocation<'_>]| {
-        let is_memory = side.iter().filter(|own| own.used == Used::Memory);
+        let is_memory = side.iter().filter(|own| own.used == PointUse::Memory);
         let beside: Vec<f64> = is_memory.map(|own| own.others.beside).collect();
         Summary::of(&beside).map_or(0.0, |all| all.mean)
     };
@@ -243,7 +243,7 @@ impl<'a> Levels<'a> {
             let idle = self.hosts.get(&first.host.label()).and_then(|host| host.after(point));
             let waits = families::work(first) != Work::Cpu;
             let level = Level::of(&repetitions(&stages, finding)?, idle, waits)?;
-            let used = Used::of(first, stages[0], finding);
+            let used = PointUse::of(first, stages[0], finding);
             let others = self.others.get(&first.run_id).copied().unwrap_or_default();
             Some(Invocation { first, level, used, others })
         };
