@@ -262,7 +262,7 @@ fn doubt(pair: &BothSides<'_>, effect: &Effect) -> String {
     let used = pair.sides[worst][0].used;
     let (share, side) = (percent(others[worst], 2), SIDES[worst]);
     match effect.doubt {
-        Doubt::Shared => "other programs used the CPU or its core all the time".to_owned(),
+        Doubt::Shared => "others used the CPU or its core nearly all the time".to_owned(),
         Doubt::Clock => "the CPU clock was not measured".to_owned(),
         Doubt::Once => {
             "a run measures it once, and only --history shows how runs differ".to_owned()
@@ -722,6 +722,13 @@ mod tests {
         assert_eq!(plain(&quiet, &beside("b", 1.0, 0.5)).count(PointVerdict::Bounded), 4);
         assert_eq!(plain(&quiet, &beside("b", 3.0, 0.5)).count(PointVerdict::Slower), 4);
         assert_eq!(plain(&busy, &quiet).conclusion, Conclusion::NotComparable);
+        // Regression: streams between two CPUs were "3.7 times faster" beside load, which kept the
+        // CPUs awake.
+        let mut sides = [quiet, beside("b", 0.6, 0.5)];
+        assert_eq!(plain(&sides[0], &sides[1]).count(PointVerdict::Faster), 4);
+        sides.iter_mut().flatten().for_each(|record| record.set_param("peer_cpu", 0_u64));
+        let found = plain(&sides[0], &sides[1]);
+        assert_eq!(found.count(PointVerdict::NotComparable), 4, "{found:?}");
     }
 
     /// Regression: a chain with half of its triggers stopped looked equally fast.

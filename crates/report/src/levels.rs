@@ -133,6 +133,8 @@ pub enum PointUse {
     Memory,
     /// Several CPUs, or all the time of one.
     Cpus,
+    /// Two CPUs that idle until the other end wakes them: beside load they are faster, too.
+    Ends,
     Disk,
 }
 
@@ -143,8 +145,12 @@ impl PointUse {
             || families::is_uncached(record, stage);
         match (families::work(record), finding) {
             (Work::Disk, _) if !record.workload.flag("cached") => PointUse::Disk,
+            (Work::Sockets | Work::Threads, Finding::Level | Finding::Sustained)
+                if record.workload.int("peer_cpu").is_ok() =>
+            {
+                PointUse::Ends
+            }
             (_, Finding::Sustained | Finding::Cpu) => PointUse::Cpus,
-            (Work::Sockets, _) if record.workload.int("peer_cpu").is_ok() => PointUse::Cpus,
             (Work::Sockets, Finding::Level) => PointUse::Sockets,
             (_, Finding::Level) if is_large => PointUse::Memory,
             (_, Finding::Level) => PointUse::Cpu,
@@ -158,7 +164,7 @@ impl PointUse {
             PointUse::Cpu => 0.0,
             PointUse::Sockets => 0.007,
             PointUse::Memory => 0.04,
-            PointUse::Cpus => 0.05,
+            PointUse::Cpus | PointUse::Ends => 0.05,
             PointUse::Disk => 0.15,
         }
     }
@@ -169,7 +175,7 @@ impl PointUse {
         match self {
             PointUse::Cpu | PointUse::Sockets => others * BESIDE.ln(),
             PointUse::Memory => others * PROGRAMS.ln(),
-            PointUse::Cpus | PointUse::Disk => -(1.0 - others).max(0.01).ln(),
+            PointUse::Cpus | PointUse::Ends | PointUse::Disk => -(1.0 - others).max(0.01).ln(),
         }
     }
 }
@@ -189,7 +195,12 @@ pub(crate) fn slowed(sides: [&[Invocation<'_>]; 2]) -> [f64; 2] {
     let beside = sides.map(beside);
     // Other machines slow both sides, and the one beside which they do more the more.
     let by_machines = |side: usize| (beside[side] - beside[1 - side]).max(0.0) * MACHINES.ln();
-    [0, 1].map(|side| by_programs(sides[side]) + by_machines(side))
+    let programs = sides.map(by_programs);
+    let by_programs = |side: usize| match sides[side][0].used {
+        PointUse::Ends => programs[0].max(programs[1]),
+        _ => programs[side],
+    };
+    [0, 1].map(|side| by_programs(side) + by_machines(side))
 }
 
 /// Share of the CPUs that others had, from which they are a reason.
