@@ -34,6 +34,7 @@ const IGNORE: f64 = 0.02;
 /// Nights that a file is compared with.
 const NIGHTS: usize = 10;
 const SLOWER: [f64; 3] = [0.02, 0.03, 0.1];
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if let [ab, program, budget, count, a, b] = &words[..]

@@ -39,7 +39,7 @@ pub struct ComparedPoint {
     /// What is compared: `level`, `sustained`, the mean of all time, or `cpu`, CPU time in a
     /// second.
     pub time: &'static str,
-    /// What disturbs it.
+    /// Resource that others may disturb.
     pub uses: PointUse,
     /// `cycles` if times were compared in cycles of the CPU's clock, else `ns`.
     pub unit: &'static str,

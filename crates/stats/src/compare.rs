@@ -102,7 +102,7 @@ pub struct Terms {
 pub fn compare(points: &[Point], terms: Terms) -> Vec<Option<Effect>> {
     let differences = points.iter().map(|point| Difference::of(point, terms));
     let differences: Vec<Option<Difference<'_>>> = differences.collect();
-    // What is not told gives no false alarm.
+    // A point without a bound gives no false alarm.
     let told = |one: &&Difference<'_>| one.slowed.iter().all(|slowed| slowed.is_finite());
     let told = differences.iter().flatten().filter(told).count();
     let chance = FALSE_ALARM / told.max(1) as f64 / terms.looks;
@@ -144,7 +144,7 @@ impl Difference<'_> {
         let half = |chance: f64| crate::student(freedom, 1.0 - chance) * error;
         let around = |half: f64| (log - half, log + half);
         let (low, high) = around(half(chance));
-        // Who slowed B did not make it slower, and who slowed A hides that it is.
+        // Others that slowed B are no slowdown of it; those that slowed A hide one.
         let (low, high) = (low - slowed[1] - point.slowed[1], high + slowed[0] + point.slowed[0]);
         let verdict = match log {
             log if low > 0.0 && log > ignore => Verdict::Slower,
