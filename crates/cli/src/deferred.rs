@@ -1,4 +1,4 @@
-//! Verbs, whose options are declared when the verb is called. With those of all verbs declared at
+//! Verbs whose options are declared when the verb is called. With those of all verbs declared at
 //! each start, and names of studies read from their files, `--version` took 37 ms in place of 2.
 
 use std::ops::Deref;

@@ -207,9 +207,9 @@ pub(crate) fn slowed(sides: [&[Invocation<'_>]; 2]) -> [f64; 2] {
 pub(crate) const MANY: f64 = 0.05;
 /// Factor that interrupts and caches for other programs take from slices that these did not touch.
 const BESIDE: f64 = 1.01;
-/// Factors that the memory is slower by, while programs use all CPUs (1.98 in the slowest of 14 files
-/// of `quick` beside two compressors), and while other machines use all siblings (slopes of 0.44 and
-/// 0.57 of its logarithm over 23 files).
+/// Factors that the memory is slower by, while programs use all CPUs (1.98 in the slowest of 14
+/// files of `quick` beside two compressors), and while other machines use all siblings (slopes of
+/// 0.44 and 0.57 of its logarithm over 23 files).
 const PROGRAMS: f64 = 2.0;
 const MACHINES: f64 = 1.7;
 
