@@ -424,14 +424,18 @@ fn every_option_of_every_verb_in_every_mode_acts_or_is_refused() {
                     let others =
                         options.iter().filter(|option| !with_trace.contains(&option.name()));
                     for option in others {
-                        if let Some(why) = mode.wrong(&table, option) {
-                            wrong.lock().unwrap().push(why);
+                        if mode.wrong(&table, option).is_some() {
+                            wrong.lock().unwrap().push((verb, rest.clone(), option));
                         }
                     }
                 }
             });
         }
     });
-    let wrong = wrong.into_inner().unwrap();
+    // A run that was late beside the others changes what is learnt: alone, it is learnt again.
+    let again = |(verb, rest, option): (&str, String, &Opt)| {
+        Mode::learn(&fixtures, verb, &rest).wrong(&table, option)
+    };
+    let wrong: Vec<_> = wrong.into_inner().unwrap().into_iter().filter_map(again).collect();
     assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
 }
