@@ -8,10 +8,11 @@ use daqmeter_digitizer::devices::board::EMULATED_PREFIX;
 use daqmeter_digitizer::devices::expand;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
 use daqmeter_digitizer::{DigitizerRequest, TriggerCompletion};
-use daqmeter_harness::{Resolved, Settings, StepPlan};
+use daqmeter_harness::{CpuList, Request, Resolved, Settings, StepPlan};
+use daqmeter_path::{Keeping, Path, PathRequest};
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::whole;
-use daqmeter_report::{classic, rate, table};
+use daqmeter_report::{classic, paths, rate, table};
 
 use crate::arguments::{budget, rate};
 use crate::measure::{Bench, Common};
@@ -40,6 +41,8 @@ pub(crate) struct Arguments {
     time: Option<Duration>,
     #[command(flatten)]
     request: DigitizerRequest,
+    #[command(flatten)]
+    keeping: Keeping,
     /// Table to print
     #[arg(long, default_value = "table", hide_short_help = true, help_heading = "Output")]
     format: TableFormat,
@@ -106,6 +109,9 @@ fn measure(arguments: &Arguments) -> Ended {
         request.passes = whole(due?).max(1);
     }
     let request = request.as_typed();
+    if let Some(path) = Path::of_boards(&request, &arguments.keeping)? {
+        return keep(arguments, &request, &path);
+    }
     let mut bench = Bench::new(&arguments.common)?;
     let stages = request.function.stages().len() as f64;
     let plan = match arguments.time {
@@ -127,6 +133,25 @@ fn measure(arguments: &Arguments) -> Ended {
         }),
     }
 }
+
+/// Reads boards out into files: the path from them to a folder.
+fn keep(arguments: &Arguments, request: &DigitizerRequest, path: &Path) -> Ended {
+    let reads = if request.passes > 0 { request.passes } else { request.reads };
+    let seconds = arguments.time.map_or(MAX_KEEP_S, |time| time.as_secs_f64());
+    let request = PathRequest {
+        blocks: arguments.time.is_none().then_some(reads),
+        cpus: CpuList(arguments.common.pins()),
+        ..PathRequest::new(path, seconds)
+    };
+    request.check()?;
+    let mut bench = Bench::new(&arguments.common)?;
+    let settings = bench.runner.settings(StepPlan::ByStage(1), "digitizer/keep", &[]);
+    bench.measure(&request, &settings, None)?;
+    bench.recorder.finish(paths::runs)
+}
+
+/// Time after which a run of a number of reads ends in any case: a day.
+const MAX_KEEP_S: f64 = 24.0 * 3600.0;
 
 /// Prime, so that the samples do not coincide with other periods.
 pub(crate) const PROFILE_HZ: u64 = 997;

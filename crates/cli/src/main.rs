@@ -17,6 +17,7 @@ mod help;
 mod history;
 mod http;
 mod interrupt;
+mod kept;
 mod list;
 mod measure;
 mod metrics;
@@ -80,6 +81,8 @@ verbs! {
         /// Run a data path from a file, and find its bottleneck
         #[command(subcommand)]
         Path(verb: path::Verb) => verb.run(),
+        /// Check whether a kept run is complete and as it was written
+        Check(arguments: Deferred<kept::Arguments>) => kept::run(arguments),
         /// Measure the points of a plan
         Run(arguments: Deferred<run::Arguments>) => run::run(arguments),
         /// Repeat the published studies, row by row

@@ -106,7 +106,9 @@ impl Bench {
         request.check()?;
         let job = request.job()?;
         self.recorder.begin(&job.workload);
-        let time = job.workload.float("seconds").ok().map(Duration::from_secs_f64);
+        // A number of blocks may end it before.
+        let time = job.workload.float("seconds").ok().filter(|_| job.workload.int("blocks").is_err());
+        let time = time.map(Duration::from_secs_f64);
         self.recorder.expect(Forecast::points(1, time));
         // A first point that cannot be opened is a wrong request: nothing was measured yet.
         let mut record = match order.as_ref().is_some_and(|order| order.position > 0) {

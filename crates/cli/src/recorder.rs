@@ -19,6 +19,7 @@ use daqmeter_report::etherbone;
 use daqmeter_report::table::{ALL, ask_columns, known_columns};
 use daqmeter_report::{Frame, disturbed, headline, label};
 
+use crate::kept;
 use crate::metrics::Page;
 use crate::named::{Appended, Replaced};
 use crate::output::{Ended, FAILED, Failure, emit, tell, write_file};
@@ -135,6 +136,9 @@ impl Recorder {
             record
         });
         push_or_join(&mut self.records, printable);
+        if let Some(Err(failure)) = self.records.last().map(kept::add_record) {
+            self.unwritten.get_or_insert(failure);
+        }
         if self.recording.json {
             emit(&String::from_utf8_lossy(&line))?;
         }

@@ -63,6 +63,8 @@ pub struct Daq {
     /// Checked during the wait for a trigger, which may be long.
     stop: StopFlag,
     pub counts: DaqCounts,
+    /// Number of the trigger that was taken last, if it is known.
+    number: Option<u64>,
     /// Numbers of the first triggers that were taken; `None` once one is unknown.
     taken: Option<Vec<u64>>,
 }
@@ -112,6 +114,7 @@ impl Daq {
             (None, Some(intervals)) => intervals.ended(now_ns, unsure_ns),
             (None, None) => None,
         };
+        self.number = number;
         self.taken = self.taken.take().filter(|_| number.is_some());
         if let Some(taken) = self.taken.as_mut().filter(|taken| taken.len() < MAX_NUMBERS) {
             taken.extend(number);
@@ -196,6 +199,11 @@ impl Daq {
         (self.counts, self.source) = (DaqCounts::default(), None);
         self.taken = Some(Vec::with_capacity(MAX_NUMBERS));
         self.intervals = self.intervals.map(|before| Intervals::new(before.period));
+    }
+
+    /// Number of the trigger that was taken last, by its source or by its time; `None` if unknown.
+    pub fn number(&self) -> Option<u64> {
+        self.number
     }
 
     /// Accounts for triggers: issued at the source = read out + each kind of loss.

@@ -258,7 +258,8 @@ impl DigitizerRequest {
         self.samples.next_multiple_of(multiple)
     }
 
-    pub(crate) fn raw_bytes(&self) -> u64 {
+    /// Bytes of one read.
+    pub fn raw_bytes(&self) -> u64 {
         self.samples_per_read() * 2
     }
 

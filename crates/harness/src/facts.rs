@@ -73,8 +73,12 @@ pub fn last_level_cache_bytes() -> u64 {
 
 /// Returns the UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
+    utc_after_1970(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+/// Returns the UTC time so long after the begin of 1970, RFC 3339 with milliseconds.
+pub fn utc_after_1970(since: Duration) -> String {
     const MAX: Duration = Duration::from_secs(253_402_300_799);
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since.min(MAX)).to_string()
 }
 

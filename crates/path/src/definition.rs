@@ -303,6 +303,13 @@ impl Path {
         self
     }
 
+    /// Returns the path with a sink that leaves nothing behind.
+    #[must_use]
+    pub fn trial(mut self) -> Path {
+        self.sink = self.sink.trial().unwrap_or(self.sink);
+        self
+    }
+
     pub fn is_emulated(&self) -> bool {
         self.source_facts().is_emulated
     }

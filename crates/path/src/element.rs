@@ -2,6 +2,7 @@
 //! itself.
 
 use daqmeter_harness::{Fault, StopFlag};
+use daqmeter_record::path::PathKept;
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::memory::Buffer;
 
@@ -27,7 +28,11 @@ pub(crate) struct Label {
     pub(crate) key: Option<usize>,
     pub(crate) due_ns: u64,
     pub(crate) stream: usize,
+    /// Number of its source.
+    pub(crate) source: usize,
     pub(crate) sequence: u64,
+    /// Number of its trigger, or of the block at its source, where lost ones count.
+    pub(crate) number: u64,
     /// Stage that lost the block.
     pub(crate) lost_in: Option<usize>,
 }
@@ -36,6 +41,8 @@ pub(crate) struct Label {
 pub(crate) struct Filled {
     pub(crate) events: u64,
     pub(crate) key: Option<usize>,
+    /// Number of its trigger, if the device tells.
+    pub(crate) number: Option<u64>,
     /// Time at which the device had it ready, if the device tells.
     pub(crate) ready_ns: Option<u64>,
 }
@@ -50,6 +57,17 @@ pub(crate) trait Source: Send {
     fn set_stop_flag(&mut self, _stop: &StopFlag) {}
 
     fn fill(&mut self, into: &mut [u8]) -> Result<Filled, Fault>;
+
+    /// Tests if it has no further block.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Time after the begin of a run at which its next block is due; `None` without times of its
+    /// own.
+    fn due_after_ns(&self) -> Option<u64> {
+        None
+    }
 
     /// Contents of its blocks by key, if they are known beforehand; at most [`most_keys`].
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
@@ -119,7 +137,8 @@ pub(crate) trait Sink: Send {
 
     /// Takes one block, whose sum must be `expected` if that is given; returns the sum if it reads
     /// the bytes.
-    fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
+    /// It may leave another buffer of the same size in the block.
+    fn take(&mut self, block: &mut Block, expected: Option<u64>) -> Result<Option<u64>, Fault>;
 
     /// Waits until the other end reports the arrived blocks. The wait is a part of the run, as some
     /// blocks are still on their way.
@@ -136,6 +155,16 @@ pub(crate) trait Sink: Send {
     /// Reason why blocks that the sink took are not delivered, although confirmed or without a
     /// confirmation.
     fn missing(&self, _is_confirmed: bool) -> Option<&'static str> {
+        None
+    }
+
+    /// For each source, blocks that it took before it failed and does not keep, and their events.
+    fn unkept(&mut self) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
+    /// Account of the blocks that it leaves in a folder.
+    fn kept(&self) -> Option<PathKept> {
         None
     }
 

@@ -211,6 +211,7 @@ fn how(request: &PathRequest, layout: Layout) -> Result<PathSettings, Fault> {
         time_ns: time_ns(request.seconds),
         most_blocks: request.blocks,
         rate_hz,
+        is_unpaced: request.unpaced,
         lossless: path.lossless && !request.lossy,
         slowed: request.slower.clone(),
         is_watched: request.unpaced || !request.slower.is_empty(),
@@ -232,6 +233,7 @@ fn open(request: &PathRequest) -> Result<Vec<Box<dyn Session>>, Fault> {
         };
         return card::open(path, &how, report);
     }
+    path.sink.ready()?;
     Ok(vec![Box::new(PathSession {
         path,
         how,
@@ -367,6 +369,8 @@ impl Session for PathSession {
             links: links(&self.path, &Files::default()),
             tried: self.tried.clone(),
             asked_bytes_per_s: self.how.rate_hz.map(|hz| self.path.due_bytes_per_s(hz)),
+            is_paced: ended.run.is_paced
+                || self.path.source_facts().is_timed && !self.how.is_unpaced,
             ..ended.run
         }));
         tally

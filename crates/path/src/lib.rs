@@ -30,14 +30,14 @@ mod read;
 pub mod readout;
 pub mod receiver;
 mod remote;
-mod sum;
 mod udp;
 
 pub use definition::Path;
 pub use definition::layout::Layout;
 pub use definition::setting::Setting;
+pub use elements::written::Keeping;
 pub use engine::PathRequest;
 pub use read::SHIPPED_PATHS;
 pub use readout::ReadoutRequest;
 pub use remote::WITHOUT_ACCOUNT;
-pub use sum::sum;
+pub use daqmeter_hostio::sum::sum;

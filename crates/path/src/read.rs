@@ -188,6 +188,10 @@ fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> 
     let mut flow = Flow::of(block_bytes);
     let source = inner(SOURCES, file.source, &mut flow);
     let (source, first) = source.map_err(|fault| fault.context("source"))?;
+    flow.streams.clone_from(&first.facts.boards);
+    if flow.streams.is_empty() {
+        flow.streams.push(first.name.clone());
+    }
     for (key, is_given) in
         [("buffers", file.buffers.is_some()), ("lossless", file.lossless.is_some())]
     {

@@ -183,7 +183,7 @@ impl Sink for Remote {
         Ok(())
     }
 
-    fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
+    fn take(&mut self, block: &mut Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
         let head = BlockHead {
             stream: block.label.stream as u64,
             events: block.label.events,

@@ -257,7 +257,7 @@ mod tests {
 
     use super::*;
     use crate::receiver::protocol::MAX_BLOCK_BYTES;
-    use crate::sum::sum;
+    use daqmeter_hostio::sum::sum;
 
     fn pair() -> (UdpSocket, UdpSocket) {
         let bind = || UdpSocket::bind(("127.0.0.1", 0)).unwrap();

@@ -58,6 +58,48 @@ pub struct PathRun {
     /// Limit of the path that `path explain` found; absent in other runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<PathLimit>,
+    /// Account of a sink that keeps the blocks; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<PathKept>,
+}
+
+/// Blocks that a path wrote to a folder and left there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PathKept {
+    /// The folder.
+    pub folder: String,
+    /// Way of the bytes to the disk.
+    pub by: String,
+    /// Number of files.
+    pub files: u64,
+    /// Blocks in the index: a killed program loses none of them.
+    pub blocks: u64,
+    /// Bytes of these blocks.
+    pub bytes: u64,
+    /// Blocks that were synchronised: a host without power loses none of them.
+    pub durable_blocks: u64,
+    /// Bytes of these blocks.
+    pub durable_bytes: u64,
+    /// Blocks that were read back and compared with what was written.
+    pub compared_blocks: u64,
+    /// Longest time of one synchronisation, in nanoseconds.
+    pub longest_sync_ns: u64,
+    /// Times at which the disk took less than before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub falls: Vec<DiskFall>,
+}
+
+/// A fall of the rate at which a disk takes bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DiskFall {
+    /// Time from the begin of the run to the end of the interval in which it was seen, in seconds.
+    pub at_s: f64,
+    /// Bytes per second before.
+    pub from_bytes_per_s: f64,
+    /// Bytes per second in the interval.
+    pub to_bytes_per_s: f64,
+    /// Cause, as far as this host shows one.
+    pub cause: String,
 }
 
 /// A layout, and what a path carried in it in a short run.

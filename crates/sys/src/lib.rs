@@ -12,6 +12,7 @@
 //!   processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
+//! - [`disk`]: writes in flight, and advice for files;
 //! - [`signals`]: Ctrl-C and other requests to end;
 //! - [`uapi`]: the ioctl border of our own modules; [`ioctl_words`]: that of drivers of devices;
 //! - [`copies`]: system calls that copy.
@@ -29,6 +30,7 @@ pub mod clock;
 pub mod copies;
 pub mod counters;
 pub mod cpu_time;
+pub mod disk;
 pub mod fds;
 pub mod fence;
 pub mod host;

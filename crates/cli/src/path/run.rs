@@ -112,7 +112,8 @@ fn maximum(
         let fastest = fastest.map_err(|fault| Failure::tool(fault.0))?;
         *request = fastest.map_or(request.clone(), |(fastest, _)| fastest);
     }
-    let found = search(bench, path, request, budget)?;
+    let trial = PathRequest { path: path.clone().trial(), ..request.clone() };
+    let found = search(bench, path, &trial, budget)?;
     if found.result.rate_hz.is_none()
         && let Some(mut record) = bench.recorder.records.last().cloned()
     {

@@ -55,7 +55,7 @@ impl IntoSink {
         }
     }
 
-    pub(crate) fn take(&mut self, block: &Block, shared: &Shared) -> Result<(), Fault> {
+    pub(crate) fn take(&mut self, block: &mut Block, shared: &Shared) -> Result<(), Fault> {
         let Label { stream, sequence, key, lost_in, .. } = block.label;
         if let Some(element) = lost_in {
             self.streams[stream].lost_in[element] += 1;
@@ -100,6 +100,16 @@ impl IntoSink {
                         std::mem::swap(&mut stream.lost, &mut stream.delivered);
                     }
                 }
+                let mut unkept = self.sink.unkept();
+                let lost: Vec<(u64, u64)> = self.streams.iter().map(|stream| {
+                    let left = unkept.get_mut(stream.share.source);
+                    left.map_or((0, 0), |left| {
+                        let lost = (left.0.min(stream.delivered), left.1);
+                        *left = (left.0 - lost.0, 0);
+                        lost
+                    })
+                }).collect();
+                self.subtract(&lost);
                 Err(fault)
             }
         }
@@ -107,15 +117,8 @@ impl IntoSink {
 
     /// Subtracts the blocks lost behind the sink from those that arrived.
     fn close(&mut self, confirmed: &Confirmed, shared: &Shared) -> Result<(), Fault> {
-        let run = &mut self.run;
-        run.verified_blocks += confirmed.verified;
-        let streams = confirmed.lost.iter().enumerate();
-        for (stream, &(blocks, events)) in streams.filter(|(_, (blocks, _))| *blocks > 0) {
-            self.streams[stream].lost += blocks;
-            self.streams[stream].delivered -= blocks;
-            run.blocks -= blocks;
-            run.events -= events;
-        }
+        self.run.verified_blocks += confirmed.verified;
+        self.subtract(&confirmed.lost);
         let all: u64 = self.streams.iter().map(|stream| stream.lost).sum();
         match all > 0 && shared.how.lossless {
             true => Err(Fault::new(format!(
@@ -123,6 +126,15 @@ impl IntoSink {
                 self.missing.unwrap_or("lost")
             ))),
             false => Ok(()),
+        }
+    }
+
+    fn subtract(&mut self, lost: &[(u64, u64)]) {
+        for (stream, &(blocks, events)) in self.streams.iter_mut().zip(lost) {
+            stream.lost += blocks;
+            stream.delivered -= blocks;
+            self.run.blocks -= blocks;
+            self.run.events -= events;
         }
     }
 }

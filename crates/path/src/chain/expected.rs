@@ -9,7 +9,7 @@ use crate::definition::Path;
 use crate::definition::kind::Named;
 use crate::element::Work;
 use crate::last::{Last, made};
-use crate::sum::sum;
+use daqmeter_hostio::sum::sum;
 
 static SUMS: Last<Sums> = Mutex::new(None);
 

@@ -28,7 +28,9 @@ impl Ended {
     /// Compares the blocks that the sink keeps, once, and outside the time of the run.
     pub(crate) fn check(&mut self) -> Result<(), Fault> {
         for mut sink in self.sinks.drain(..) {
-            self.run.verified_blocks += sink.check()?;
+            let checked = sink.check();
+            self.run.kept = sink.kept().or(self.run.kept.take());
+            self.run.verified_blocks += checked?;
         }
         Ok(())
     }
@@ -92,6 +94,7 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
         }
     }
     counters.extend(sinks.iter().flat_map(|into| into.sink.counters()));
+    let kept = sinks.iter().find_map(|into| into.sink.kept());
     Ended {
         run: PathRun {
             latency: buckets(&latency_ns),
@@ -102,6 +105,7 @@ pub(crate) fn ended(shared: Arc<Shared>, all: Vec<Done>, fault: Option<Fault>) -
             threads,
             queues,
             layout: shared.how.layout.clone(),
+            kept,
             ..run
         },
         ledgers,

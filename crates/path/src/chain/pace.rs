@@ -82,11 +82,14 @@ impl FromSource {
         shared: &Shared,
         account: &mut Account,
     ) -> Option<u64> {
-        let PathSettings { most_blocks, rate_hz, time_ns, .. } = &shared.how;
+        let PathSettings { most_blocks, rate_hz, time_ns, is_unpaced, .. } = &shared.how;
         let number = self.share.number(self.issued);
         self.is_over = most_blocks.is_some_and(|most| number >= most)
-            || shared.is_over.load(Ordering::Relaxed);
-        let due_ns = due(begin_ns, number, *rate_hz);
+            || shared.is_over.load(Ordering::Relaxed)
+            || self.source.is_over();
+        let own_ns = self.source.due_after_ns().filter(|_| !is_unpaced);
+        let own_ns = own_ns.map(|after_ns| begin_ns.saturating_add(after_ns));
+        let due_ns = due(begin_ns, number, *rate_hz).or(own_ns);
         // A late thread makes one block at least.
         let is_late = due_ns.unwrap_or(now_ns) >= begin_ns.saturating_add(*time_ns);
         self.is_over |= self.issued > 0 && is_late;
@@ -150,7 +153,9 @@ impl FromSource {
             key: filled.key,
             due_ns: filled.ready_ns.unwrap_or(due_ns),
             stream: self.stream,
+            source: self.share.source,
             sequence: self.issued - self.lost,
+            number: filled.number.unwrap_or_else(|| self.share.number(self.issued)),
             lost_in: None,
         };
         self.issued += 1;

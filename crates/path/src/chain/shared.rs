@@ -15,6 +15,8 @@ pub(crate) struct PathSettings {
     /// Blocks of each stream after which its source ends, if that is before its time.
     pub(crate) most_blocks: Option<u64>,
     pub(crate) rate_hz: Option<f64>,
+    /// True if the source's own times do not count, either.
+    pub(crate) is_unpaced: bool,
     pub(crate) lossless: bool,
     /// Elements, and the work that is added to each of their blocks, in nanoseconds.
     pub(crate) slowed: Vec<(u64, f64)>,

@@ -71,20 +71,33 @@ pub(crate) fn fields<T: DeserializeOwned>(value: Value) -> Result<T, Fault> {
     })
 }
 
+/// Numbers of a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
+    /// Type, as numpy writes it: `<u2`.
+    pub(crate) dtype: &'static str,
+    /// Channels and samples, or samples alone.
+    pub(crate) shape: Vec<usize>,
+}
+
 /// Blocks on their way from element to element.
 pub(crate) struct Flow {
     pub(crate) bytes: usize,
     pub(crate) unit: Unit,
+    /// Samples or numbers of a block, if they are of one type.
+    pub(crate) numbers: Option<Numbers>,
     /// Scenario of blocks that a card would make.
     pub(crate) scenario: Option<Resolved<Scenario>>,
     /// Scenario of a card that is read out live.
     pub(crate) live: Option<Box<Scenario>>,
     pub(crate) names: BTreeMap<String, usize>,
+    /// Names of the streams of the source.
+    pub(crate) streams: Vec<String>,
 }
 
 impl Flow {
     pub(crate) fn of(bytes: usize) -> Flow {
-        Flow { bytes, unit: BYTES, scenario: None, live: None, names: BTreeMap::new() }
+        Flow { bytes, unit: BYTES, numbers: None, scenario: None, live: None, names: BTreeMap::new(), streams: Vec::new() }
     }
 
     /// Blocks in the rings of a card.
@@ -107,6 +120,11 @@ impl Flow {
     pub(crate) fn takes_kind(&self, name: &str) -> Result<(), Fault> {
         let is_of_card = ["to-host", "tcp", "receiver"].contains(&name);
         unless(self.live.is_none() || is_of_card, "kind", BEHIND_CARD)
+    }
+
+    /// Numbers of a block, if no stage made something else of them.
+    pub(crate) fn known_numbers(&self) -> Option<Numbers> {
+        self.numbers.clone().filter(|_| [SAMPLES, NUMBERS].contains(&self.unit))
     }
 
     /// Refuses blocks of another unit. Bytes may be anything.

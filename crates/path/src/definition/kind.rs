@@ -55,6 +55,8 @@ pub(crate) struct Facts {
     pub(crate) devices: Vec<String>,
     /// Boards of a source, each of which is a stream; empty if it has one stream.
     pub(crate) boards: Vec<String>,
+    /// True if a source's blocks have times of their own.
+    pub(crate) is_timed: bool,
     /// True if a source's blocks may be others in the next run.
     pub(crate) may_change: bool,
     /// Bytes of memory that a source makes blocks from.
@@ -127,5 +129,15 @@ pub(crate) trait SinkElement: Debug + Send + Sync {
 
     fn sink(&self, _block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
         Err(alone("a card's receiver"))
+    }
+
+    /// Tests what must hold before a run, such as a name that is free.
+    fn ready(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Returns it as one that leaves nothing behind; `None` if it leaves nothing anyway.
+    fn trial(&self) -> Option<Arc<dyn SinkElement>> {
+        None
     }
 }

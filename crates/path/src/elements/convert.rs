@@ -8,7 +8,7 @@ use daqmeter_kernels::convert::{Converter, oracle};
 use daqmeter_sys::memory::Buffer;
 use serde::{Deserialize, Deserializer, de};
 
-use crate::definition::flow::{Flow, NUMBERS, Place, SAMPLES, unless};
+use crate::definition::flow::{Flow, NUMBERS, Numbers, Place, SAMPLES, unless};
 use crate::definition::kind::{Facts, StageElement};
 use crate::element::{Transform, Work};
 
@@ -37,7 +37,12 @@ impl StageElement for Converted {
         let facts = Facts::of(format!("convert, function {}", self.function.number()));
         let (stride_bytes, out_bytes) = (2 * decimation.factor, conversion.out_bytes());
         let facts = facts.beside_memory(flow.bytes, stride_bytes as u64, out_bytes as u64);
-        flow.bytes = decimation.kept(flow.bytes / 2) * out_bytes;
+        let kept = decimation.kept(flow.bytes / 2);
+        flow.bytes = kept * out_bytes;
+        flow.numbers = flow.numbers.take().map(|Numbers { shape, .. }| Numbers {
+            dtype: if out_bytes == 8 { "<f8" } else { "<f4" },
+            shape: if shape.iter().product::<usize>() == kept { shape } else { vec![kept] },
+        });
         flow.unit = NUMBERS;
         Ok(facts)
     }

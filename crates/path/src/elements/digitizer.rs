@@ -6,7 +6,9 @@ use daqmeter_digitizer::daq::{self, Daq};
 use daqmeter_digitizer::devices::board::Board;
 use daqmeter_digitizer::devices::open;
 use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
-use daqmeter_digitizer::request::{TriggerCompletion, boards, is_emulated};
+use daqmeter_digitizer::devices::sis8300::regs::CHANNELS;
+use daqmeter_digitizer::function::Function;
+use daqmeter_digitizer::request::{DigitizerRequest, TriggerCompletion, boards, is_emulated};
 use daqmeter_harness::{Fault, Resolved, StopFlag};
 use daqmeter_record::path::{LinkBy, PathLink};
 use daqmeter_record::units::significant;
@@ -14,11 +16,14 @@ use daqmeter_record::written::{Hertz, Nanos};
 use daqmeter_record::{Counter, Ledger};
 use daqmeter_sys::clock::monotonic_ns;
 use serde::Deserialize;
+use toml::Table;
 
-use crate::definition::flow::{Flow, Place, SAMPLES, wrong};
+use crate::definition::Path;
+use crate::definition::flow::{Flow, Numbers, Place, SAMPLES, unless, wrong};
 use crate::definition::kind::{Facts, Named, SourceElement};
 use crate::definition::layout::MAX_THREADS;
 use crate::element::{Filled, Source};
+use crate::elements::written::Keeping;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,6 +59,12 @@ impl SourceElement for Digitizer {
             daq::check_trigger_rate(hz.0).or_else(|fault| wrong("trigger", fault.0))?;
         }
         flow.unit = SAMPLES;
+        let (channels, samples) = (usize::try_from(CHANNELS).unwrap_or(1), flow.bytes / 2);
+        let shape = match self.trigger {
+            Some(_) if samples.is_multiple_of(channels) => vec![channels, samples / channels],
+            _ => vec![samples],
+        };
+        flow.numbers = Some(Numbers { dtype: "<u2", shape });
         let are_emulated = self.devices.iter().all(|device| is_emulated(device));
         let is_emulated = self.devices.iter().any(|device| is_emulated(device));
         let hz = self.trigger.map(|hz| format!(", {} Hz", significant(hz.0, 4)));
@@ -89,11 +100,56 @@ impl SourceElement for Digitizer {
     }
 }
 
+impl Path {
+    /// Makes the path from the boards of a request to a folder; `None` if nothing is kept.
+    ///
+    /// # Errors
+    /// What a path cannot do: other access, and functions that convert nothing.
+    pub fn of_boards(request: &DigitizerRequest, keeping: &Keeping) -> Result<Option<Path>, Fault> {
+        let Some(sink) = keeping.sink() else { return Ok(None) };
+        let DigitizerRequest { function, completion, conversion, .. } = request;
+        let is_plain = request.access == 0 && request.block_bytes == 0;
+        unless(is_plain, "--keep", "goes without -B and --block")?;
+        let is_kept = *function == Function::Readout || Function::conversions().any(|one| one == *function);
+        unless(is_kept, "--keep", "goes with -A 0 to 8")?;
+        let fault = |error: toml::ser::Error| Fault::new(error.to_string());
+        let mut source = Table::new();
+        let mut set = |key: &str, value: toml::Value| drop(source.insert(key.to_owned(), value));
+        set("kind", "digitizer".into());
+        set("devices", request.devices.clone().into());
+        set("profile", toml::Value::try_from(&request.profile).map_err(fault)?);
+        set("unpaced", request.unpaced.into());
+        if *completion != TriggerCompletion::None {
+            let hz = request.trigger_rate_hz;
+            let hz = hz.ok_or_else(|| Fault::new("--keep: give the rate of the trigger: --rate 14Hz"))?;
+            set("trigger", hz.into());
+            set("completion", toml::Value::try_from(completion).map_err(fault)?);
+            set("poll_interval", format!("{}us", request.poll_interval_us).into());
+        }
+        let mut table = Table::new();
+        let mut set = |key: &str, value: toml::Value| drop(table.insert(key.to_owned(), value));
+        set("title", "boards that are read out into files".into());
+        set("block", i64::try_from(request.raw_bytes().next_multiple_of(64)).unwrap_or(i64::MAX).into());
+        set("source", source.into());
+        if *function != Function::Readout {
+            let mut stage = Table::try_from(conversion).map_err(fault)?;
+            stage.insert("kind".to_owned(), "convert".into());
+            let number = i64::try_from(function.number()).unwrap_or(0);
+            stage.insert("function".to_owned(), number.into());
+            set("stage", vec![stage].into());
+        }
+        set("sink", sink.into());
+        Path::parse(&toml::to_string(&table).map_err(fault)?, "digitizer").map(Some)
+    }
+}
+
 struct Boards {
     board: Box<dyn Board>,
     daq: Option<Daq>,
     trigger_hz: Option<f64>,
     samples: usize,
+    /// Number of the last trigger.
+    number: u64,
 }
 
 /// Boards read whole units of that many bytes.
@@ -123,6 +179,7 @@ impl Boards {
             daq: trigger_hz.map(|hz| Daq::new(polls, Some(hz))),
             trigger_hz,
             samples: block_bytes / 2,
+            number: 0,
         })
     }
 }
@@ -153,6 +210,8 @@ impl Source for Boards {
             daq.acquire(&mut *self.board)?;
             filled.ready_ns = Some(monotonic_ns());
             filled.events = 1;
+            self.number = daq.number().unwrap_or(self.number + 1);
+            filled.number = Some(self.number);
         }
         let delivered = self.board.read(0, into)?;
         if delivered != into.len() {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::definition::flow::{Flow, Place, unless};
 use crate::definition::kind::{Facts, StageElement};
 use crate::element::{Label, Work};
-use crate::sum::sum;
+use daqmeter_hostio::sum::sum;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -21,7 +21,7 @@ mod stand_in;
 mod tcp;
 pub(crate) mod to_host;
 mod unix;
-mod written;
+pub(crate) mod written;
 
 use std::sync::Arc;
 

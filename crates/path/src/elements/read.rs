@@ -7,7 +7,7 @@ use crate::cancel::Cuts;
 use crate::definition::flow::{Flow, Place};
 use crate::definition::kind::{Facts, SinkElement};
 use crate::element::{Block, Sink};
-use crate::sum::sum;
+use daqmeter_hostio::sum::sum;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +24,7 @@ impl SinkElement for ReadOnce {
 }
 
 impl Sink for ReadOnce {
-    fn take(&mut self, block: &Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
+    fn take(&mut self, block: &mut Block, _expected: Option<u64>) -> Result<Option<u64>, Fault> {
         Ok(Some(sum(block.bytes())))
     }
 }

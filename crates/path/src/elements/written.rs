@@ -1,61 +1,280 @@
 //! Sink `file`: written to a file of at most `max` bytes, from its beginning again when it is full.
-//! `direct` bypasses the page cache.
+//! `direct` bypasses the page cache. With `keep`, the blocks stay in a folder (`hostio/kept`).
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use clap::Args;
 use daqmeter_harness::{Fault, Problem};
 use daqmeter_hostio::SECTOR_BYTES;
+use daqmeter_hostio::kept::{
+    KeepSettings, KeptBlock, KeptStream, KeptWriter, Rotation, WriteBy, unless_taken,
+};
+use daqmeter_hostio::sum::sum;
+use daqmeter_record::path::PathKept;
+use daqmeter_record::units::{parse_bytes, parse_duration};
 use daqmeter_record::written::ByteSize;
 use daqmeter_sys::host::DIRECT;
+use daqmeter_sys::memory::Pages;
 use serde::Deserialize;
+use toml::{Table, Value};
 
 use crate::cancel::Cuts;
-use crate::definition::flow::{Flow, Place, SPAN_BYTES, bytes, unless};
+use crate::definition::flow::{Flow, Numbers, Place, SPAN_BYTES, unless};
 use crate::definition::kind::{Facts, SinkElement};
-use crate::element::{Block, Sink};
-use crate::sum::sum;
+use crate::element::{Block, Confirmed, Label, Sink};
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Written {
     path: String,
-    #[serde(default = "bytes::<{ 256 << 20 }>")]
-    max: ByteSize,
+    max: Option<ByteSize>,
     #[serde(default)]
     direct: bool,
+    #[serde(default)]
+    keep: bool,
+    /// Size or age at which a file ends: `4GiB`, `10min`.
+    rotate: Option<String>,
+    write: Option<WriteBy>,
+    check: Option<bool>,
+    #[serde(skip)]
+    rotation: Option<Rotation>,
+    #[serde(skip)]
+    numbers: Option<Numbers>,
+    /// Names of the sources.
+    #[serde(skip)]
+    streams: Vec<String>,
+    /// True removes what was kept after the run: a trial.
+    #[serde(skip)]
+    is_trial: bool,
+}
+
+/// Options of a verb that keeps its blocks.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Keeping")]
+pub struct Keeping {
+    /// Keep what is read in files in this folder, which is made
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<String>,
+    /// Begin the next file at this size or age: 4GiB, 10min
+    #[arg(long, value_name = "SIZE|TIME", requires = "keep", hide_short_help = true)]
+    pub rotate: Option<String>,
+    /// Way to the disk: past the page cache, through it, or whichever carries more
+    #[arg(long, value_name = "WAY", requires = "keep", default_value = "auto", value_parser = ["auto", "direct", "cached"], hide_short_help = true)]
+    pub write: String,
+    /// Leave out reading the files back
+    #[arg(long, requires = "keep", hide_short_help = true)]
+    pub no_check: bool,
+}
+
+impl Keeping {
+    /// Returns the table of the sink that keeps blocks in the folder; `None` without one.
+    pub(crate) fn sink(&self) -> Option<Table> {
+        let fields = [
+            ("kind", Some(Value::from("file"))),
+            ("path", Some(Value::from(self.keep.as_deref()?))),
+            ("keep", Some(Value::from(true))),
+            ("write", Some(Value::from(self.write.as_str()))),
+            ("check", Some(Value::from(!self.no_check))),
+            ("rotate", self.rotate.as_deref().map(Value::from)),
+        ];
+        let fields = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        Some(fields.collect())
+    }
+}
+
+/// Most bytes of a file that is not kept.
+const USUAL_MAX: ByteSize = ByteSize(256 << 20);
+
+fn rotation(text: &str) -> Result<Rotation, Fault> {
+    let bytes = parse_bytes(text).map(Rotation::Bytes);
+    let rotation = bytes.or_else(|_| parse_duration(text).map(Rotation::Time));
+    let is_sound = match rotation {
+        Ok(Rotation::Bytes(bytes)) => bytes >= 1 << 20,
+        Ok(Rotation::Time(time)) => time >= Duration::from_secs(1),
+        Err(_) => false,
+    };
+    let problem = format_args!("is `{text}`; a size from 1MiB on or a time from 1s on is wanted");
+    unless(is_sound, "rotate", problem)?;
+    rotation.map_err(Fault::new)
+}
+
+impl Written {
+    /// Checks the fields of a folder that is kept.
+    fn check_kept(&mut self, flow: &Flow) -> Result<Facts, Fault> {
+        let is_free = self.max.is_none() && !self.direct;
+        unless(is_free, "keep", "goes without `max` and `direct`; say write = \"direct\"")?;
+        let bytes = flow.bytes;
+        let is_whole = self.write != Some(WriteBy::Direct) || bytes.is_multiple_of(SECTOR_BYTES);
+        let problem = format_args!(
+            "blocks of {bytes} bytes come; past the page cache, multiples of {SECTOR_BYTES} are wanted"
+        );
+        unless(is_whole, "write", problem)?;
+        self.rotation = self.rotate.as_deref().map(rotation).transpose()?;
+        self.numbers = flow.known_numbers();
+        self.streams.clone_from(&flow.streams);
+        let devices = vec![parent(&self.path)];
+        let text = format!("files in {}, kept", self.path);
+        Ok(Facts { devices, is_outside: true, ..Facts::of(text) })
+    }
+}
+
+/// The folder that holds a path: the path is not there before the run.
+fn parent(path: &str) -> String {
+    let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
+    if folder.is_empty() { ".".to_owned() } else { folder.to_owned() }
 }
 
 impl SinkElement for Written {
     fn check(&mut self, _place: &Place, flow: &mut Flow) -> Result<Facts, Fault> {
+        if self.keep {
+            return self.check_kept(flow);
+        }
+        for (key, is_given) in [
+            ("rotate", self.rotate.is_some()),
+            ("write", self.write.is_some()),
+            ("check", self.check.is_some()),
+        ] {
+            unless(!is_given, key, "is for files that are kept; add keep = true")?;
+        }
         let bytes = flow.bytes;
         let problem = format_args!(
             "blocks of {bytes} bytes come; multiples of {SECTOR_BYTES} are wanted past the page cache"
         );
         unless(!self.direct || bytes.is_multiple_of(SECTOR_BYTES), "direct", problem)?;
-        Problem::unless_within("max", self.max.0, SPAN_BYTES)?;
-        self.max.0 = self.max.0.max(bytes);
+        let max = self.max.get_or_insert(USUAL_MAX);
+        Problem::unless_within("max", max.0, SPAN_BYTES)?;
+        max.0 = max.0.max(bytes);
         let direct = if self.direct { ", direct" } else { "" };
-        // The file is not there before the run; its folder is.
-        let folder = Path::new(&self.path).parent().and_then(Path::to_str).unwrap_or_default();
-        let folder = if folder.is_empty() { "." } else { folder };
-        let devices = self.direct.then(|| folder.to_owned()).into_iter().collect();
+        let devices = self.direct.then(|| parent(&self.path)).into_iter().collect();
         let text = format!("file {}{direct}", self.path);
         Ok(Facts { devices, is_outside: true, ..Facts::of(text) })
     }
 
     fn sink(&self, block_bytes: usize, _cuts: &Cuts) -> Result<Box<dyn Sink>, Fault> {
+        if self.keep {
+            return Ok(Box::new(KeptSink::Closed(self.clone(), block_bytes)));
+        }
+        let max = self.max.unwrap_or(USUAL_MAX).0;
         Ok(Box::new(RingFile {
             path: self.path.clone(),
             direct: self.direct,
             block_bytes,
-            slots: vec![None; (self.max.0 / block_bytes).max(1)],
+            slots: vec![None; (max / block_bytes).max(1)],
             next: 0,
             file: None,
         }))
     }
+
+    fn ready(&self) -> Result<(), Fault> {
+        if self.keep { unless_taken(Path::new(&self.path)) } else { Ok(()) }
+    }
+
+    fn trial(&self) -> Option<Arc<dyn SinkElement>> {
+        self.keep.then(|| Arc::new(Written { is_trial: true, ..self.clone() }) as _)
+    }
+}
+
+/// A folder of files that stay.
+enum KeptSink {
+    /// Not begun: bytes of a block.
+    Closed(Written, usize),
+    Open(Box<KeptWriter>),
+}
+
+impl KeptSink {
+    fn open(&mut self) -> Result<&mut KeptWriter, Fault> {
+        match self {
+            KeptSink::Open(writer) => Ok(writer),
+            KeptSink::Closed(..) => Err(Fault::new("the folder is not open")),
+        }
+    }
+}
+
+impl Sink for KeptSink {
+    fn prepare(&mut self) -> Result<(), Fault> {
+        let KeptSink::Closed(kept, block_bytes) = &*self else { return Ok(()) };
+        let settings = KeepSettings {
+            folder: kept.path.clone().into(),
+            write: kept.write.unwrap_or_default(),
+            rotation: kept.rotation,
+            compares: kept.check.unwrap_or(true),
+            is_trial: kept.is_trial,
+            block_bytes: *block_bytes,
+            pages: Pages::Transparent,
+        };
+        let writer = KeptWriter::begin(settings, streams(&kept.streams, kept.numbers.as_ref()))?;
+        *self = KeptSink::Open(Box::new(writer));
+        Ok(())
+    }
+
+    fn take(&mut self, block: &mut Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
+        let writer = self.open()?;
+        let Label { number, bytes, events, due_ns, source, .. } = block.label;
+        let kept = KeptBlock {
+            number,
+            time_ns: due_ns,
+            sum: expected.unwrap_or_else(|| sum(block.bytes())),
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            events: u32::try_from(events).unwrap_or(u32::MAX),
+            stream: u32::try_from(source).unwrap_or(u32::MAX),
+            ..KeptBlock::default()
+        };
+        writer.take(&mut block.buffer, kept)?;
+        Ok(None)
+    }
+
+    fn confirm(&mut self) -> Result<Confirmed, Fault> {
+        self.open()?.end()?;
+        Ok(Confirmed::default())
+    }
+
+    fn check(&mut self) -> Result<u64, Fault> {
+        self.open()?.compare()
+    }
+
+    fn missing(&self, is_confirmed: bool) -> Option<&'static str> {
+        is_confirmed.then_some("not written to the disk")
+    }
+
+    fn unkept(&mut self) -> Vec<(u64, u64)> {
+        let Ok(writer) = self.open() else { return Vec::new() };
+        // The fault of the run is known.
+        let _ = writer.end();
+        writer.left().to_vec()
+    }
+
+    fn kept(&self) -> Option<PathKept> {
+        match self {
+            KeptSink::Open(writer) => Some(writer.kept()),
+            KeptSink::Closed(..) => None,
+        }
+    }
+}
+
+/// Names the files of the streams after their sources: `/dev/sis8300-6` is `sis8300-6`.
+fn streams(names: &[String], numbers: Option<&Numbers>) -> Vec<KeptStream> {
+    let file = |name: &String| -> String {
+        let last = name.rsplit('/').next().unwrap_or_default();
+        let letters = last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+        letters.collect()
+    };
+    let files: Vec<String> = names.iter().map(file).collect();
+    let is_once = |file: &String| files.iter().filter(|other| *other == file).count() == 1;
+    let stream = |(at, name): (usize, &String)| KeptStream {
+        name: name.clone(),
+        file: match &files[at] {
+            file if !file.is_empty() && is_once(file) => file.clone(),
+            file => format!("{file}-{at}").trim_start_matches('-').to_owned(),
+        },
+        dtype: numbers.map(|numbers| numbers.dtype.to_owned()),
+        shape: numbers.map_or_else(Vec::new, |numbers| numbers.shape.clone()),
+    };
+    names.iter().enumerate().map(stream).collect()
 }
 
 /// A file that is made, filled from its beginning again and again, read back, and removed.
@@ -116,7 +335,7 @@ impl Sink for RingFile {
         Ok(())
     }
 
-    fn take(&mut self, block: &Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
+    fn take(&mut self, block: &mut Block, expected: Option<u64>) -> Result<Option<u64>, Fault> {
         let at = (self.next * self.block_bytes) as u64;
         let made = self.file()?;
         let to = made.direct.as_ref().unwrap_or(&made.file);

@@ -7,7 +7,7 @@ use daqmeter_record::border::{MAX_WHOLE, from_peer};
 use daqmeter_record::units::show_bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::sum::sum;
+use daqmeter_hostio::sum::sum;
 
 pub(crate) const MAX_BLOCK_BYTES: usize = 256 << 20;
 /// Maximum number of senders served at once.

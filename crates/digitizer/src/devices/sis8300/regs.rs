@@ -34,7 +34,7 @@ pub(crate) const IRQ_DAQ_DONE: u32 = 1 << 14;
 pub(crate) const OFF_THE_BUS: u32 = u32::MAX;
 pub const MEMORY_WRITE_ENABLE: u32 = 0x230;
 
-pub(crate) const CHANNELS: u32 = 10;
+pub const CHANNELS: u32 = 10;
 /// Samples in a memory block (256 bits).
 pub(crate) const BLOCK_SAMPLES: u64 = 16;
 /// Multiple for the samples of an acquisition: ten channels of whole pairs of blocks (KU). It is

@@ -3,7 +3,7 @@
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
-    Brings, Interval, LimitFound, PathCost, PathLimit, PathRun, PathThread, PathUsed, Served,
+    Brings, DiskFall, Interval, LimitFound, PathCost, PathKept, PathLimit, PathRun, PathThread, PathUsed, Served,
     TriedLayout,
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
@@ -44,6 +44,8 @@ pub(super) fn said(name: &str, run: &PathRun, record: &RunRecord, runs: usize) -
         ("BUSY", busy(record)),
         ("UDP", network(record)),
         ("pause", pause(run)),
+        ("kept", run.kept.as_ref().map(kept_files)),
+        ("disk", run.kept.as_ref().and_then(|kept| falls(run, kept))),
         ("rate", own_rate(run)),
         ("limit", limit(run, &resources, name)),
         ("used", run.limit.is_none().then(|| used(run, &resources)).flatten()),
@@ -98,6 +100,43 @@ fn carries(run: &PathRun, record: &RunRecord, runs: usize) -> String {
         show_bytes(run.payload_bytes),
         run.blocks,
     )
+}
+
+/// Says what is in a folder, how far it is safe, and what was compared.
+fn kept_files(kept: &PathKept) -> String {
+    let PathKept { folder, by, files, blocks, bytes, durable_blocks, compared_blocks, .. } = kept;
+    let durable = match durable_blocks {
+        all if all == blocks => "all durable".to_owned(),
+        some => format!("{some} of them durable"),
+    };
+    let compared = match compared_blocks {
+        0 => "none read back".to_owned(),
+        all if all == blocks => "all read back and equal".to_owned(),
+        some => format!("{some} of them read back and equal"),
+    };
+    let (has, files) = (plural(*blocks, "block"), plural(*files, "file"));
+    let sync = show_ns(kept.longest_sync_ns as f64);
+    let bytes = show_bytes(*bytes);
+    format!("{bytes} in {has} and {files} in {folder}, {by}; {durable}, {compared}; longest synchronisation {sync}")
+}
+
+/// Says when the disk took less, why, and for how long the buffers hold that.
+fn falls(run: &PathRun, kept: &PathKept) -> Option<String> {
+    const MAX_SHOWN: usize = 3;
+    let wanted = run.asked_bytes_per_s.filter(|_| run.is_paced);
+    let buffers: f64 = run.queues.last().map(|queue| queue.seen.len().saturating_sub(1) as f64)?;
+    let block_bytes = kept.bytes as f64 / kept.blocks.max(1) as f64;
+    let text = |fall: &DiskFall| {
+        let DiskFall { at_s, from_bytes_per_s, to_bytes_per_s, cause } = fall;
+        let comes = wanted.unwrap_or(*from_bytes_per_s);
+        let holds_s = buffers * block_bytes / (comes - to_bytes_per_s).max(1.0);
+        let [from, to] = [from_bytes_per_s, to_bytes_per_s].map(|rate| show_mb_per_s(*rate));
+        let (at, holds) = (show_ns(at_s * 1e9), show_ns(holds_s * 1e9));
+        format!("after {at} it took {to} MB/s in place of {from}: {cause}; the buffers hold that for {holds}")
+    };
+    let more = kept.falls.len().saturating_sub(MAX_SHOWN);
+    let more = (more > 0).then(|| format!("and {more} more, see intervals.jsonl"));
+    joined(kept.falls.iter().take(MAX_SHOWN).map(text).chain(more), "; ")
 }
 
 /// Most layouts in the line of those that were tried.

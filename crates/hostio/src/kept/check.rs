@@ -1,0 +1,223 @@
+//! Compares a kept run with its index, and the index with itself.
+
+use std::fs;
+use std::path::Path;
+
+use daqmeter_harness::Fault;
+use daqmeter_record::units::plural;
+
+use crate::kept::{KeptBlock, KeptReader, KeptRun};
+use crate::sum::sum;
+
+/// Faults and gaps that are listed.
+const MAX_LISTED: usize = 20;
+
+/// Blocks of one stream.
+#[derive(Clone, Debug, Default)]
+pub struct StreamChecked {
+    pub blocks: u64,
+    pub bytes: u64,
+    /// Numbers of the first and the last block; `None` without blocks.
+    pub numbers: Option<(u64, u64)>,
+    /// Times of both, in nanoseconds since 1970.
+    pub times_ns: (u64, u64),
+    /// Numbers that are missing between them, and the first ranges of them.
+    pub missing: u64,
+    pub gaps: Vec<(u64, u64)>,
+    /// File of the last block, its end there, and the number of blocks in it.
+    last: (u32, u64, u64),
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct KeptChecked {
+    /// Blocks whose bytes were compared.
+    pub blocks: u64,
+    pub streams: Vec<StreamChecked>,
+    /// Places of what is wrong, and the number of those that are not listed.
+    pub faults: Vec<String>,
+    pub more_faults: u64,
+    /// True if the user ended it.
+    pub is_cut: bool,
+}
+
+#[derive(Debug)]
+pub struct KeptCheck {
+    pub reader: KeptReader,
+    found: KeptChecked,
+    bytes: Vec<u8>,
+    /// Blocks that were compared before.
+    known: u64,
+}
+
+impl KeptChecked {
+    fn fault(&mut self, fault: impl Into<String>) {
+        if self.faults.len() < MAX_LISTED {
+            self.faults.push(fault.into());
+        } else {
+            self.more_faults += 1;
+        }
+    }
+
+    /// True if each block is as it was written and none is missing.
+    pub fn is_complete(&self) -> bool {
+        !self.is_cut && self.faults.is_empty() && self.streams.iter().all(|one| one.missing == 0)
+    }
+}
+
+impl KeptCheck {
+    /// Opens a folder.
+    ///
+    /// # Errors
+    /// When it holds no kept run.
+    pub fn open(folder: &Path) -> Result<KeptCheck, Fault> {
+        KeptCheck::of(folder, &KeptRun::read(folder)?)
+    }
+
+    pub(super) fn of(folder: &Path, run: &KeptRun) -> Result<KeptCheck, Fault> {
+        let reader = KeptReader::of(folder, run)?;
+        let bytes = vec![0; run.block_bytes];
+        let streams = run.streams.iter().map(|_| StreamChecked::default()).collect();
+        let found = KeptChecked { streams, ..KeptChecked::default() };
+        Ok(KeptCheck { reader, found, bytes, known: 0 })
+    }
+
+    /// Does not read the first blocks, which were compared before.
+    pub fn skip(&mut self, blocks: u64) {
+        self.known = blocks;
+    }
+
+    /// Compares blocks up to the entry with that number. Returns what it found in them.
+    ///
+    /// # Errors
+    /// The index is gone.
+    pub fn until(&mut self, entry: u64) -> Result<KeptChecked, Fault> {
+        let empty = self.found.streams.clone();
+        let before = std::mem::take(&mut self.found.blocks);
+        while self.reader.at < entry && self.one() {}
+        let found = KeptChecked { streams: empty, ..self.found.clone() };
+        self.found.faults.clear();
+        self.found.blocks += before;
+        Ok(found)
+    }
+
+    /// Compares all that is left, until `stop` says so. Then the ends of the files are compared,
+    /// and what the recorder said.
+    ///
+    /// # Errors
+    /// The index is gone.
+    pub fn all(mut self, stop: &dyn Fn() -> bool) -> Result<KeptChecked, Fault> {
+        while !stop() {
+            if !self.one() {
+                self.ends()?;
+                return Ok(self.found);
+            }
+        }
+        self.found.is_cut = true;
+        Ok(self.found)
+    }
+
+    /// Compares the next block; false at the end.
+    fn one(&mut self) -> bool {
+        let block = match self.reader.next() {
+            Ok(Some(block)) => block,
+            Ok(None) => return false,
+            Err(fault) => {
+                self.found.fault(fault.0);
+                return false;
+            }
+        };
+        self.place(&block);
+        if self.reader.at <= self.known {
+            return true;
+        }
+        let bytes = &mut self.bytes[..block.bytes as usize];
+        match self.reader.read(&block, bytes) {
+            Err(fault) => self.found.fault(fault.0),
+            Ok(()) if sum(bytes) != block.sum => {
+                let (path, KeptBlock { number, offset, .. }) = (self.reader.path(&block), block);
+                let path = path.display();
+                self.found.fault(format!(
+                    "{path}: block {number} at byte {offset} is not as it was written"
+                ));
+            }
+            Ok(()) => {}
+        }
+        self.found.blocks += 1;
+        true
+    }
+
+    /// Compares the place and the number of a block with those of the one before it.
+    fn place(&mut self, block: &KeptBlock) {
+        let header = self.reader.run.streams[block.stream as usize].header_bytes();
+        let own = &mut self.found.streams[block.stream as usize];
+        let KeptBlock { number, offset, file, time_ns, .. } = *block;
+        let (last_file, end, blocks) = own.last;
+        let is_next = own.numbers.is_none()
+            || (file == last_file && offset == end)
+            || (file == last_file + 1 && offset == header);
+        let before = own.numbers.map_or(number.checked_sub(1), |(_, last)| Some(last));
+        let gap = before.map_or(0..0, |before| before + 1..number);
+        let is_later = own.numbers.is_none_or(|(_, last)| number > last);
+        if !gap.is_empty() {
+            own.missing += gap.end - gap.start;
+            if own.gaps.len() < MAX_LISTED {
+                own.gaps.push((gap.start, gap.end - 1));
+            }
+        }
+        own.times_ns.0 = own.numbers.map_or(time_ns, |_| own.times_ns.0);
+        own.times_ns.1 = time_ns;
+        own.numbers = Some((own.numbers.map_or(number, |(first, _)| first), number));
+        own.last = (file, offset + u64::from(block.bytes), if file == last_file { blocks + 1 } else { 1 });
+        own.blocks += 1;
+        own.bytes += u64::from(block.bytes);
+        let path = self.reader.path(block);
+        if !is_next {
+            self.found.fault(format!("{}: block {number} does not follow the one before it", path.display()));
+        }
+        if !is_later {
+            self.found.fault(format!("{}: block {number} came after a later one", path.display()));
+        }
+    }
+
+    /// Compares what lies behind the last blocks.
+    fn ends(&mut self) -> Result<(), Fault> {
+        let (_, cut) = self.reader.entries()?;
+        let mut faults = Vec::new();
+        if cut > 0 {
+            faults.push(format!("the index ends within an entry, of which {cut} bytes are there"));
+        }
+        let KeptRun { end, streams, .. } = &self.reader.run;
+        match end {
+            None => faults.push("the recorder did not end: it was killed, or still runs".to_owned()),
+            Some(end) => {
+                let has = self.reader.at;
+                faults.extend(end.fault.clone());
+                if end.blocks != has {
+                    let (said, has) = (plural(end.blocks, "block"), plural(has, "block"));
+                    faults.push(format!("the recorder wrote {said}, and the index has {has}"));
+                }
+            }
+        }
+        let ended = end.is_some() && cut == 0;
+        for (stream, own) in streams.iter().zip(&self.found.streams) {
+            let (file, at, blocks) = own.last;
+            let path = stream.path(self.reader.folder(), file);
+            let bytes = fs::metadata(&path).map_or(0, |file| file.len());
+            if own.numbers.is_some() && ended && bytes != at {
+                let path = path.display();
+                faults.push(format!("{path}: has {bytes} bytes, and its last block ends at {at}"));
+            }
+            let header = stream.header(blocks);
+            let has_header = fs::File::open(&path).is_ok_and(|mut file| {
+                let mut found = vec![0; header.len()];
+                std::io::Read::read_exact(&mut file, &mut found).is_ok() && found == header
+            });
+            if own.numbers.is_some() && ended && !has_header {
+                faults.push(format!("{}: its header does not say {blocks} blocks", path.display()));
+            }
+        }
+        faults.into_iter().for_each(|fault| self.found.fault(fault));
+        Ok(())
+    }
+}

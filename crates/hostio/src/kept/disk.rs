@@ -1,0 +1,459 @@
+//! Second by second: synchronises, reads back, and says when the disk took less, and why.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use daqmeter_harness::{Fault, locked};
+use daqmeter_record::path::{DiskFall, PathKept};
+use daqmeter_record::units::{percent, show_bytes, show_mb_per_s, show_ns};
+use daqmeter_stats::median;
+use daqmeter_sys::disk::{device_of, free_bytes};
+use daqmeter_sys::host::{Files, page_bytes};
+use serde::Serialize;
+
+use crate::kept::writer::{KeepSettings, write_header};
+use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream};
+
+/// Time from one synchronisation to the next.
+const EVERY: Duration = Duration::from_secs(1);
+/// Intervals that say what a disk takes.
+const BEFORE: usize = 10;
+/// Share of its rate before, below which a disk has fallen. A disk of a virtual machine varies by
+/// a fifth from second to second.
+const FALL: f64 = 0.6;
+/// Share of an interval for which the recorder waits for the disk: then that is the limit.
+const WAITS: f64 = 0.5;
+const MAX_FALLS: usize = 100;
+/// Part of what is written that is read back meanwhile.
+const COMPARED: u64 = 4;
+
+/// State that the recorder and its background share.
+pub(super) struct Progress {
+    folder: PathBuf,
+    streams: Vec<KeptStream>,
+    index: Arc<File>,
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Time for which the recorder waited for the disk, and the longest write, in nanoseconds.
+    waited_ns: AtomicU64,
+    longest_ns: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    kept: PathKept,
+    /// Files that were written to since they were synchronised.
+    files: Vec<Arc<File>>,
+    /// Number, end and blocks of each stream's file with the last block.
+    ends: Vec<(u32, u64, u64)>,
+    fault: Option<Fault>,
+    is_over: bool,
+}
+
+impl Progress {
+    pub(super) fn new(folder: &Path, run: &KeptRun, index: Arc<File>) -> Progress {
+        let streams = run.streams.clone();
+        let ends = streams.iter().map(|stream| (0, stream.header_bytes(), 0)).collect();
+        Progress {
+            folder: folder.to_owned(),
+            streams,
+            index,
+            state: Mutex::new(State { ends, ..State::default() }),
+            wake: Condvar::new(),
+            waited_ns: AtomicU64::new(0),
+            longest_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds a file; the one before it is synchronised at once.
+    pub(super) fn begin_file(&self, file: Arc<File>) {
+        let mut state = locked(&self.state);
+        state.kept.files += 1;
+        state.files.push(file);
+        self.wake.notify_one();
+    }
+
+    pub(super) fn waited(&self, ns: u64) {
+        self.waited_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn wrote(&self, ns: u64) {
+        self.longest_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn indexed(&self, blocks: &[KeptBlock]) {
+        let mut state = locked(&self.state);
+        for block in blocks {
+            state.kept.blocks += 1;
+            state.kept.bytes += u64::from(block.bytes);
+            let end = &mut state.ends[block.stream as usize];
+            let before = if end.0 == block.file { end.2 } else { 0 };
+            *end = (block.file, block.offset + u64::from(block.bytes), before + 1);
+        }
+    }
+
+    pub(super) fn entries(&self) -> u64 {
+        locked(&self.state).kept.blocks
+    }
+
+    pub(super) fn ends_of_files(&self) -> Vec<(u32, u64, u64)> {
+        locked(&self.state).ends.clone()
+    }
+
+    pub(super) fn kept(&self) -> PathKept {
+        locked(&self.state).kept.clone()
+    }
+
+    pub(super) fn compared(&self, blocks: u64) {
+        locked(&self.state).kept.compared_blocks += blocks;
+    }
+
+    pub(super) fn fault(&self) -> Option<Fault> {
+        locked(&self.state).fault.clone()
+    }
+
+    pub(super) fn end(&self) {
+        locked(&self.state).is_over = true;
+        self.wake.notify_one();
+    }
+
+    /// Synchronises what is in the index now. Returns the time that it took, in nanoseconds.
+    fn synchronise(&self) -> std::io::Result<u64> {
+        let (files, ends, blocks, bytes) = {
+            let mut state = locked(&self.state);
+            let files = std::mem::take(&mut state.files);
+            (files, state.ends.clone(), state.kept.blocks, state.kept.bytes)
+        };
+        let begin = Instant::now();
+        files.iter().try_for_each(|file| file.sync_data())?;
+        for (stream, (number, _, blocks)) in self.streams.iter().zip(ends) {
+            write_header(&stream.path(&self.folder, number), &stream.header(blocks))?;
+        }
+        self.index.sync_data()?;
+        // The names of new files.
+        File::open(&self.folder)?.sync_all()?;
+        let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut state = locked(&self.state);
+        // The others are the recorder's, too, and grow.
+        state.files.extend(files.into_iter().filter(|file| Arc::strong_count(file) > 1));
+        state.kept.durable_blocks = blocks;
+        state.kept.durable_bytes = bytes;
+        state.kept.longest_sync_ns = state.kept.longest_sync_ns.max(ns);
+        Ok(ns)
+    }
+}
+
+/// One interval, a line of `intervals.jsonl`.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Interval {
+    /// Seconds from the begin of the run to the end of the interval.
+    at_s: f64,
+    written_bytes_per_s: f64,
+    durable_bytes: u64,
+    /// Share of the interval for which the recorder waited for the disk.
+    waits: f64,
+    sync_s: f64,
+    longest_write_s: f64,
+    /// Share of the interval in which the device had requests, and the mean time of a write there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_busy: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_write_s: Option<f64>,
+    /// Bytes of the page cache that wait for the disk.
+    dirty_bytes: u64,
+    /// Most of them before the kernel holds back who writes.
+    dirty_limit_bytes: u64,
+    free_bytes: u64,
+}
+
+/// The thread beside the recorder.
+pub(super) struct Background {
+    progress: Arc<Progress>,
+    evidence: Evidence,
+    check: Option<KeptCheck>,
+    file: File,
+    /// Rates of the last intervals.
+    before: VecDeque<Interval>,
+    has_fallen: bool,
+}
+
+impl Background {
+    pub(super) fn new(
+        settings: &KeepSettings,
+        run: &KeptRun,
+        progress: Arc<Progress>,
+    ) -> Result<Background, Fault> {
+        let path = settings.folder.join("intervals.jsonl");
+        let file = OpenOptions::new().write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| Fault::new(format!("{}: {error}", path.display())))?;
+        let compares = settings.compares && !settings.is_trial;
+        let check = compares.then(|| KeptCheck::of(&settings.folder, run)).transpose()?;
+        Ok(Background {
+            evidence: Evidence::new(&Files::below("/"), &file),
+            progress,
+            check,
+            file,
+            before: VecDeque::new(),
+            has_fallen: false,
+        })
+    }
+
+    pub(super) fn start(mut self) -> Result<JoinHandle<()>, Fault> {
+        let thread = Builder::new().name("keep".to_owned());
+        thread.spawn(move || self.run()).map_err(|error| Fault::new(format!("no thread: {error}")))
+    }
+
+    fn run(&mut self) {
+        daqmeter_sys::affinity::unpin();
+        let begin = Instant::now();
+        let mut last = (begin, 0);
+        loop {
+            let is_over = {
+                let state = locked(&self.progress.state);
+                let waits = |state: &mut State| !state.is_over;
+                let waited = self.progress.wake.wait_timeout_while(state, EVERY, waits);
+                waited.map_or(true, |(state, _)| state.is_over)
+            };
+            let done = self.interval(begin, &mut last, is_over);
+            if let Err(fault) = done {
+                locked(&self.progress.state).fault.get_or_insert(fault);
+            }
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    fn interval(
+        &mut self,
+        begin: Instant,
+        last: &mut (Instant, u64),
+        is_over: bool,
+    ) -> Result<(), Fault> {
+        let folder = self.progress.folder.display().to_string();
+        let refused = |error: std::io::Error| Fault::new(format!("synchronise {folder}: {error}"));
+        let sync_ns = self.progress.synchronise().map_err(refused)?;
+        let kept = self.progress.kept();
+        let now = Instant::now();
+        let seconds = (now - last.0).as_secs_f64();
+        let waited_ns = self.progress.waited_ns.swap(0, Ordering::Relaxed);
+        let found = self.evidence.now(seconds, &self.file);
+        let interval = Interval {
+            at_s: (now - begin).as_secs_f64(),
+            written_bytes_per_s: (kept.bytes - last.1) as f64 / seconds,
+            durable_bytes: kept.durable_bytes,
+            waits: waited_ns as f64 / 1e9 / seconds,
+            sync_s: sync_ns as f64 / 1e9,
+            longest_write_s: self.progress.longest_ns.swap(0, Ordering::Relaxed) as f64 / 1e9,
+            ..found
+        };
+        *last = (now, kept.bytes);
+        let line = serde_json::to_string(&interval).unwrap_or_default();
+        // It is for the reader alone: a full disk ends the run elsewhere.
+        let _ = writeln!(self.file, "{line}");
+        if !is_over {
+            self.judge(&interval);
+            self.compare(&kept)?;
+        }
+        Ok(())
+    }
+
+    /// Names a fall of what the disk takes, once.
+    fn judge(&mut self, interval: &Interval) {
+        let rates: Vec<f64> = self.before.iter().map(|one| one.written_bytes_per_s).collect();
+        let usual = median(&rates).filter(|_| rates.len() > 1).unwrap_or(0.0);
+        let is_fall = interval.waits > WAITS && interval.written_bytes_per_s < FALL * usual;
+        if is_fall && !self.has_fallen {
+            let fall = DiskFall {
+                at_s: interval.at_s,
+                from_bytes_per_s: usual,
+                to_bytes_per_s: interval.written_bytes_per_s,
+                cause: self.evidence.cause(interval, self.before.back()),
+            };
+            let mut state = locked(&self.progress.state);
+            if state.kept.falls.len() < MAX_FALLS {
+                state.kept.falls.push(fall);
+            }
+            // The new rate is what the disk takes now.
+            self.before.clear();
+        }
+        self.has_fallen = is_fall;
+        self.before.push_back(interval.clone());
+        if self.before.len() > BEFORE {
+            self.before.pop_front();
+        }
+    }
+
+    /// Reads back a part of what is durable.
+    fn compare(&mut self, kept: &PathKept) -> Result<(), Fault> {
+        let Some(check) = &mut self.check else { return Ok(()) };
+        let most = kept.durable_blocks.min(kept.blocks / COMPARED);
+        let checked = check.until(most)?;
+        self.progress.compared(checked.blocks);
+        checked.faults.into_iter().next().map_or(Ok(()), |fault| Err(Fault::new(fault)))
+    }
+}
+
+/// What the host says of the disk.
+struct Evidence {
+    files: Files,
+    /// The block device, `MAJOR:MINOR`.
+    device: Option<String>,
+    /// Times of the device before: with requests, and of all writes, in milliseconds; writes.
+    before: Option<[u64; 3]>,
+    /// Limit of a control group, in bytes per second.
+    limit_bytes_per_s: Option<f64>,
+}
+
+impl Evidence {
+    fn new(files: &Files, file: &File) -> Evidence {
+        let device = device_of(file);
+        let limit_bytes_per_s = device.as_ref().and_then(|device| group_limit(files, device));
+        let mut evidence =
+            Evidence { files: files.clone(), device, before: None, limit_bytes_per_s };
+        evidence.before = evidence.device_times();
+        evidence
+    }
+
+    /// Fields of `/sys/dev/block/.../stat` (Documentation/block/stat.rst): writes, time of writes,
+    /// time with requests.
+    fn device_times(&self) -> Option<[u64; 3]> {
+        let text = self.files.text(&format!("sys/dev/block/{}/stat", self.device.as_ref()?))?;
+        let fields: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        Some([*fields.get(9)?, *fields.get(7)?, *fields.get(4)?])
+    }
+
+    fn now(&mut self, seconds: f64, file: &File) -> Interval {
+        let times = self.device_times();
+        let device = times.zip(self.before).map(|(now, before)| {
+            let [busy_ms, writes_ms, writes] = [0, 1, 2].map(|at| now[at].saturating_sub(before[at]));
+            let each = (writes > 0).then(|| writes_ms as f64 / 1e3 / writes as f64);
+            (busy_ms as f64 / 1e3 / seconds, each)
+        });
+        self.before = times;
+        let vmstat = self.files.text("proc/vmstat").unwrap_or_default();
+        let pages = |name: &str| {
+            let mut fields = vmstat.lines().filter_map(|line| line.split_once(' '));
+            let pages = fields.find_map(|(of, pages)| pages.parse::<u64>().ok().filter(|_| of == name));
+            pages.unwrap_or(0) * page_bytes()
+        };
+        Interval {
+            device_busy: device.map(|(busy, _)| busy.min(1.0)),
+            device_write_s: device.and_then(|(_, each)| each),
+            dirty_bytes: pages("nr_dirty") + pages("nr_writeback"),
+            dirty_limit_bytes: pages("nr_dirty_threshold"),
+            free_bytes: free_bytes(file).unwrap_or(u64::MAX),
+            ..Interval::default()
+        }
+    }
+
+    /// Says why the disk took less, by what is seen, the surest first.
+    fn cause(&self, interval: &Interval, before: Option<&Interval>) -> String {
+        let rate = interval.written_bytes_per_s;
+        let left_s = interval.free_bytes as f64 / rate.max(1.0);
+        let busy = interval.device_busy.unwrap_or(0.0);
+        let writes = interval.device_write_s.zip(before.and_then(|one| one.device_write_s));
+        if interval.free_bytes == 0 || left_s < 1.0 {
+            return format!("the disk is full: {} are free", show_bytes(interval.free_bytes));
+        }
+        // A limit of bytes per second is never kept to the last byte.
+        if let Some(limit) = self.limit_bytes_per_s.filter(|limit| (0.5..1.5).contains(&(rate / limit))) {
+            let limit = show_mb_per_s(limit);
+            return format!("a control group lets {limit} MB/s to this disk");
+        }
+        let dirty = interval.dirty_bytes as f64 / interval.dirty_limit_bytes.max(1) as f64;
+        let held = (dirty > 0.7).then(|| {
+            let dirty = show_bytes(interval.dirty_bytes);
+            format!("the kernel holds back who writes: {dirty} of the page cache wait for the disk")
+        });
+        let device = (busy > 0.8).then(|| match writes {
+            Some((now, before)) if now > 1.5 * before => {
+                let [now, before] = [now, before].map(|s| show_ns(s * 1e9));
+                format!("the device was busy and took {now} for a write, {before} before")
+            }
+            _ => format!("the device was busy for {} of the time", percent(busy, 0)),
+        });
+        let sync = (interval.sync_s > 0.5).then(|| {
+            format!("the file system took {} to synchronise", show_ns(interval.sync_s * 1e9))
+        });
+        let idle = interval.device_busy.filter(|busy| *busy < 0.5).map(|busy| {
+            let busy = percent(busy, 0);
+            format!("the device was busy for {busy} only: the file system or a limit above it held the writes")
+        });
+        let all: Vec<String> = [held, device, sync].into_iter().flatten().collect();
+        match all.is_empty() {
+            false => all.join("; "),
+            true => idle.unwrap_or_else(|| "nothing on this host shows why".to_owned()),
+        }
+    }
+}
+
+/// Least limit of bytes per second for writes to a device, of this process's control group and
+/// those above it (`io.max`, or `blkio.throttle.write_bps_device` of version 1).
+fn group_limit(files: &Files, device: &str) -> Option<f64> {
+    let groups = files.text("proc/self/cgroup")?;
+    let disk = disk_of(files, device);
+    let mut limits = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (roots, name): (&[&str], _) = match controllers {
+            "" => (&["sys/fs/cgroup", "sys/fs/cgroup/unified"], "io.max"),
+            "blkio" => (&["sys/fs/cgroup/blkio"], "blkio.throttle.write_bps_device"),
+            _ => continue,
+        };
+        for group in Path::new(path).ancestors() {
+            let group = group.display().to_string();
+            let of_root = |root: &&str| files.text(&format!("{root}{group}/{name}"));
+            for text in roots.iter().filter_map(of_root) {
+                let own = text.lines().filter_map(|line| line.split_once(' '));
+                let own = own.filter(|(of, _)| [device, &disk].contains(of));
+                limits.extend(own.filter_map(|(_, limit)| {
+                    let mut words = limit.split_whitespace();
+                    words.find_map(|word| word.trim_start_matches("wbps=").parse::<f64>().ok())
+                }));
+            }
+        }
+    }
+    limits.into_iter().reduce(f64::min)
+}
+
+/// Number of the disk that a partition is of; the device's own for a disk.
+fn disk_of(files: &Files, device: &str) -> String {
+    let of_partition = format!("sys/dev/block/{device}/../dev");
+    let is_partition = files.text(&format!("sys/dev/block/{device}/partition")).is_some();
+    let disk = is_partition.then(|| files.text(&of_partition)).flatten();
+    disk.map_or_else(|| device.to_owned(), |disk| disk.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_a_group_above_is_found_in_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let files = Files::below(root.path());
+        write("proc/self/cgroup", "8:blkio:/daq/run\n0::/user/me\n");
+        assert_eq!(group_limit(&files, "254:0"), None);
+        write("sys/fs/cgroup/blkio/daq/blkio.throttle.write_bps_device", "254:0 5000000\n");
+        assert_eq!(group_limit(&files, "254:0"), Some(5e6));
+        write("sys/fs/cgroup/user/me/io.max", "8:0 rbps=1 wbps=2\n254:0 rbps=max wbps=4000000\n");
+        assert_eq!(group_limit(&files, "254:0"), Some(4e6));
+        assert_eq!(group_limit(&files, "254:1"), None);
+        write("sys/dev/block/254:1/partition", "1\n");
+        write("sys/dev/block/dev", "254:0\n");
+        assert_eq!(group_limit(&files, "254:1"), Some(4e6));
+    }
+}

@@ -1,0 +1,539 @@
+//! The recorder: takes blocks without a copy, writes them, and says how far they are safe.
+//!
+//! A block is written once its entry is in the index: a killed program loses nothing of it. It is
+//! durable once both were synchronised, every second and when a file ends: a host without power
+//! loses nothing of it.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::mem::swap;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use daqmeter_harness::facts::utc_now;
+use daqmeter_harness::Fault;
+use daqmeter_record::path::PathKept;
+use daqmeter_record::units::show_bytes;
+use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::disk::{DiskWrite, DiskWritten, WriteQueue, free_bytes, reserve};
+use daqmeter_sys::host::DIRECT;
+use daqmeter_sys::memory::{Buffer, Pages};
+use serde::{Deserialize, Serialize};
+
+use crate::SECTOR_BYTES;
+use crate::kept::disk::{Background, Progress};
+use crate::kept::{FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStream};
+
+/// Bytes in flight past the page cache, which an NVMe drive needs for its rate.
+const FLIGHT_BYTES: usize = 16 << 20;
+/// Room that is reserved at a time: writes that extend a file go one by one.
+const RESERVED_BYTES: u64 = 256 << 20;
+/// Bytes and time of each trial of a way to write.
+const TRIAL_BYTES: usize = 128 << 20;
+const TRIAL_TIME: Duration = Duration::from_millis(400);
+/// Longest time for which entries of the index wait for others.
+const INDEX_NS: u64 = 5_000_000;
+const INDEX_BYTES: usize = 64 * KeptBlock::BYTES;
+
+/// Way of the bytes to the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteBy {
+    /// Whichever carried more in a trial at the start.
+    #[default]
+    Auto,
+    /// Past the page cache, several blocks at once.
+    Direct,
+    /// Through the page cache.
+    Cached,
+}
+
+/// Size or age at which a file ends and the next one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    Bytes(u64),
+    Time(Duration),
+}
+
+#[derive(Clone, Debug)]
+pub struct KeepSettings {
+    /// Folder that is made; one that holds something is refused.
+    pub folder: PathBuf,
+    pub write: WriteBy,
+    pub rotation: Option<Rotation>,
+    /// True reads the blocks back and compares them.
+    pub compares: bool,
+    /// True removes the folder at the end: a trial of the disk.
+    pub is_trial: bool,
+    pub block_bytes: usize,
+    pub pages: Pages,
+}
+
+/// Current file of a stream.
+struct Open {
+    stream: KeptStream,
+    file: Arc<File>,
+    number: u32,
+    begun: Instant,
+    /// Place of the next block, and the end of the reserved room.
+    at: u64,
+    reserved: u64,
+    blocks: u64,
+}
+
+pub struct KeptWriter {
+    settings: KeepSettings,
+    run: KeptRun,
+    queue: WriteQueue,
+    free: Vec<Buffer>,
+    open: Vec<Open>,
+    /// Blocks whose entries are not in the index, in order, and if they are written.
+    pending: VecDeque<(KeptBlock, bool)>,
+    /// Number of the first of them among all.
+    first: u64,
+    index: Arc<File>,
+    entries: Vec<u8>,
+    entries_since_ns: u64,
+    /// UTC less the monotonic clock.
+    utc_ns: u64,
+    /// Blocks and events of each stream that were taken and are not in the index.
+    left: Vec<(u64, u64)>,
+    progress: Arc<Progress>,
+    background: Option<JoinHandle<()>>,
+    fault: Option<Fault>,
+    is_ended: bool,
+}
+
+fn failed(what: &str, path: &Path, error: &std::io::Error) -> Fault {
+    Fault::new(format!("{what} {}: {error}", path.display()))
+}
+
+/// Refuses a folder that holds something, and one that has no place.
+///
+/// # Errors
+/// The folder, and what is wrong with it.
+pub fn unless_taken(folder: &Path) -> Result<(), Fault> {
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if !parent.is_none_or(Path::is_dir) {
+        return Err(Fault::new(format!("{}: there is no folder for it", folder.display())));
+    }
+    let is_free = match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    let shown = folder.display();
+    let problem = || Fault::new(format!("{shown} is there and holds something: name another folder"));
+    if is_free { Ok(()) } else { Err(problem()) }
+}
+
+fn make_folder(folder: &Path) -> Result<(), Fault> {
+    unless_taken(folder)?;
+    fs::create_dir_all(folder).map_err(|error| failed("make", folder, &error))
+}
+
+fn opened(path: &Path, is_direct: bool) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    if is_direct {
+        options.custom_flags(DIRECT);
+    }
+    options.open(path)
+}
+
+impl Open {
+    fn begin(
+        folder: &Path,
+        stream: KeptStream,
+        number: u32,
+        is_direct: bool,
+    ) -> Result<Open, Fault> {
+        let path = stream.path(folder, number);
+        let file = opened(&path, is_direct).map_err(|error| failed("make", &path, &error))?;
+        let at = stream.header_bytes();
+        let open = Open {
+            stream,
+            file: Arc::new(file),
+            number,
+            begun: Instant::now(),
+            at,
+            reserved: if is_direct { at } else { u64::MAX },
+            blocks: 0,
+        };
+        open.write_header(folder, 0)?;
+        Ok(open)
+    }
+
+    /// Writes the number of blocks, through the page cache.
+    fn write_header(&self, folder: &Path, blocks: u64) -> Result<(), Fault> {
+        let path = self.stream.path(folder, self.number);
+        write_header(&path, &self.stream.header(blocks))
+            .map_err(|error| failed("write", &path, &error))
+    }
+
+    /// Reserves room for a block, if writes go faster into it. Where there is none, the write says
+    /// so.
+    fn reserve(&mut self, bytes: u64) {
+        if self.at + bytes > self.reserved {
+            let room = RESERVED_BYTES.max(bytes);
+            let is_reserved = reserve(&self.file, self.at, room).is_ok();
+            self.reserved = if is_reserved { self.at + room } else { u64::MAX };
+        }
+    }
+
+    /// Ends the file behind the last block that is kept.
+    fn end(&self, folder: &Path) -> Result<(), Fault> {
+        let bytes = self.file.set_len(self.at);
+        bytes.map_err(|error| failed("cut", &self.stream.path(folder, self.number), &error))?;
+        self.write_header(folder, self.blocks)
+    }
+}
+
+pub(crate) fn write_header(path: &Path, header: &[u8]) -> std::io::Result<()> {
+    if header.is_empty() {
+        return Ok(());
+    }
+    OpenOptions::new().write(true).open(path)?.write_all_at(header, 0)
+}
+
+impl KeptWriter {
+    /// Makes the folder and begins the files of all streams.
+    ///
+    /// # Errors
+    /// The folder is there and not empty, or the disk takes nothing.
+    pub fn begin(settings: KeepSettings, streams: Vec<KeptStream>) -> Result<KeptWriter, Fault> {
+        let folder = settings.folder.clone();
+        make_folder(&folder)?;
+        let write = chosen(&settings)?;
+        let is_direct = write == WriteBy::Direct;
+        let run = KeptRun {
+            format: FORMAT.to_owned(),
+            begun_utc: utc_now(),
+            write,
+            block_bytes: settings.block_bytes,
+            streams,
+            ..KeptRun::default()
+        };
+        run.write_to(&folder)?;
+        let open = run.streams.iter().cloned();
+        let open = open.map(|stream| Open::begin(&folder, stream, 0, is_direct));
+        let open: Vec<Open> = open.collect::<Result<_, _>>()?;
+        let path = folder.join(INDEX);
+        let index = OpenOptions::new().append(true).create_new(true).open(&path);
+        let index = Arc::new(index.map_err(|error| failed("make", &path, &error))?);
+        let queue = queue(&settings, write);
+        let progress = Arc::new(Progress::new(&folder, &run, index.clone()));
+        for one in &open {
+            progress.begin_file(one.file.clone());
+        }
+        let background = Background::new(&settings, &run, progress.clone())?.start()?;
+        Ok(KeptWriter {
+            free: spare(&settings, &queue)?,
+            left: vec![(0, 0); open.len()],
+            queue,
+            open,
+            run,
+            settings,
+            pending: VecDeque::new(),
+            first: 0,
+            index,
+            entries: Vec::with_capacity(2 * INDEX_BYTES),
+            entries_since_ns: 0,
+            utc_ns: utc_less_monotonic_ns(),
+            progress,
+            background: Some(background),
+            fault: None,
+            is_ended: false,
+        })
+    }
+
+    pub fn write_by(&self) -> WriteBy {
+        self.run.write
+    }
+
+    /// Writes a block. Another buffer takes the place of its buffer, which is kept until the disk
+    /// has it. Its place in the files is chosen here; its time is one of the monotonic clock.
+    ///
+    /// # Errors
+    /// Those of the disk: nothing more is written then.
+    pub fn take(&mut self, buffer: &mut Buffer, block: KeptBlock) -> Result<(), Fault> {
+        let taken = self.begin_write(buffer, block);
+        taken.inspect_err(|fault| self.fault = self.fault.take().or_else(|| Some(fault.clone())))
+    }
+
+    fn begin_write(&mut self, buffer: &mut Buffer, mut block: KeptBlock) -> Result<(), Fault> {
+        if let Some(fault) = self.fault.clone().or_else(|| self.progress.fault()) {
+            return Err(fault);
+        }
+        let stream = block.stream as usize;
+        self.rotate(stream, block.bytes)?;
+        let open = &mut self.open[stream];
+        let bytes = block.bytes as usize;
+        open.reserve(u64::from(block.bytes));
+        (block.file, block.offset) = (open.number, open.at);
+        block.time_ns = block.time_ns.wrapping_add(self.utc_ns);
+        open.at += u64::from(block.bytes);
+        open.blocks += 1;
+        let file = open.file.clone();
+        let begin_ns = monotonic_ns();
+        let is_held = self.free.is_empty();
+        while self.free.is_empty() {
+            self.retire(true)?;
+        }
+        let mut spare = self.free.pop().expect("one came back");
+        swap(buffer, &mut spare);
+        self.pending.push_back((block, false));
+        let left = &mut self.left[stream];
+        *left = (left.0 + 1, left.1 + u64::from(block.events));
+        let offset = block.offset;
+        let started = self.queue.start(DiskWrite { file, buffer: spare, bytes, offset });
+        started.map_err(|error| self.refused(&error))?;
+        if is_held || self.queue.depth() == 1 {
+            self.progress.waited(monotonic_ns() - begin_ns);
+        }
+        while self.retire(false)? {}
+        self.index(false)
+    }
+
+    /// Takes back one write that has ended; false if none has.
+    fn retire(&mut self, waits: bool) -> Result<bool, Fault> {
+        let done = self.queue.next(waits).map_err(|error| self.refused(&error))?;
+        let Some(DiskWritten { number, buffer, result, ns }) = done else { return Ok(false) };
+        self.free.push(buffer);
+        self.progress.wrote(ns);
+        result.map_err(|error| self.refused(&error))?;
+        let at = usize::try_from(number - self.first).expect("one of the pending");
+        self.pending[at].1 = true;
+        while let Some((block, true)) = self.pending.front() {
+            if self.entries.is_empty() {
+                self.entries_since_ns = monotonic_ns();
+            }
+            self.entries.extend_from_slice(&block.to_bytes());
+            self.pending.pop_front();
+            self.first += 1;
+        }
+        Ok(true)
+    }
+
+    /// Adds the entries of blocks that are written to the index, many at once or those that waited.
+    fn index(&mut self, all: bool) -> Result<(), Fault> {
+        let is_due = all
+            || self.entries.len() >= INDEX_BYTES
+            || monotonic_ns() > self.entries_since_ns + INDEX_NS;
+        if self.entries.is_empty() || !is_due {
+            return Ok(());
+        }
+        let at = self.progress.entries() * KeptBlock::BYTES as u64;
+        if let Err(error) = (&*self.index).write_all(&self.entries) {
+            // A part of an entry is none.
+            let _ = self.index.set_len(at);
+            return Err(self.refused(&error));
+        }
+        let entries = self.entries.as_chunks::<{ KeptBlock::BYTES }>().0;
+        let blocks: Vec<KeptBlock> = entries.iter().filter_map(KeptBlock::of_bytes).collect();
+        for block in &blocks {
+            let left = &mut self.left[block.stream as usize];
+            *left = (left.0 - 1, left.1 - u64::from(block.events));
+        }
+        self.progress.indexed(&blocks);
+        self.entries.clear();
+        Ok(())
+    }
+
+    fn rotate(&mut self, stream: usize, bytes: u32) -> Result<(), Fault> {
+        let open = &self.open[stream];
+        let is_full = match self.settings.rotation {
+            Some(Rotation::Bytes(most)) => open.at + u64::from(bytes) > most,
+            Some(Rotation::Time(most)) => open.begun.elapsed() >= most,
+            None => false,
+        };
+        if !is_full || open.blocks == 0 {
+            return Ok(());
+        }
+        while self.retire(true)? {}
+        self.index(true)?;
+        let folder = &self.settings.folder;
+        let open = &mut self.open[stream];
+        open.end(folder)?;
+        let is_direct = self.run.write == WriteBy::Direct;
+        *open = Open::begin(folder, open.stream.clone(), open.number + 1, is_direct)?;
+        self.progress.begin_file(open.file.clone());
+        Ok(())
+    }
+
+    /// Says what the disk refused.
+    fn refused(&self, error: &std::io::Error) -> Fault {
+        let folder = self.settings.folder.display();
+        let kept = format!("{} blocks are kept", self.progress.entries());
+        Fault::new(match error.kind() {
+            ErrorKind::StorageFull => format!("{folder}: the disk is full; {kept}"),
+            ErrorKind::QuotaExceeded => format!("{folder}: the quota is used up; {kept}"),
+            _ => format!("{folder}: the disk refuses a write: {error}; {kept}"),
+        })
+    }
+
+    /// Ends the files and waits until all is durable, also after a fault.
+    ///
+    /// # Errors
+    /// The first fault of the run.
+    pub fn end(&mut self) -> Result<(), Fault> {
+        if std::mem::replace(&mut self.is_ended, true) {
+            return Ok(());
+        }
+        let mut ended = self.fault.take().map_or(Ok(()), Err);
+        // What is on its way may still arrive.
+        for _ in 0..self.queue.depth() {
+            ended = ended.and(self.retire(true).map(drop));
+        }
+        ended = ended.and(self.index(true));
+        let kept = self.progress.ends_of_files();
+        for (open, (file, at, blocks)) in self.open.iter_mut().zip(kept) {
+            // A file of which no block is kept has its header alone.
+            let is_last = file == open.number;
+            (open.at, open.blocks) =
+                if is_last { (at, blocks) } else { (open.stream.header_bytes(), 0) };
+            ended = ended.and(open.end(&self.settings.folder));
+        }
+        self.progress.end();
+        if self.background.take().is_some_and(|thread| thread.join().is_err()) {
+            let fault = "a bug in daqmeter: the thread that synchronises panicked";
+            ended = ended.and(Err(Fault::new(fault)));
+        }
+        ended = ended.and(self.progress.fault().map_or(Ok(()), Err));
+        let totals = self.kept();
+        self.run.end = Some(KeptEnd {
+            blocks: totals.blocks,
+            bytes: totals.bytes,
+            compared: totals.compared_blocks,
+            fault: ended.as_ref().err().map(|fault| fault.0.clone()),
+        });
+        if self.settings.is_trial {
+            let _ = fs::remove_dir_all(&self.settings.folder);
+            return ended;
+        }
+        let written = self.run.write_to(&self.settings.folder);
+        ended.and(written)
+    }
+
+    /// Blocks and events of each stream that were taken and are not kept.
+    pub fn left(&self) -> &[(u64, u64)] {
+        &self.left
+    }
+
+    /// Compares the blocks that were not yet read back. Returns the number of all that were
+    /// compared.
+    ///
+    /// # Errors
+    /// The first block that differs.
+    pub fn compare(&mut self) -> Result<u64, Fault> {
+        if !self.settings.compares || self.settings.is_trial {
+            return Ok(0);
+        }
+        let mut check = KeptCheck::open(&self.settings.folder)?;
+        check.skip(self.progress.kept().compared_blocks);
+        let checked = check.all(&|| false)?;
+        self.progress.compared(checked.blocks);
+        match checked.faults.into_iter().next() {
+            Some(fault) => Err(Fault::new(fault)),
+            None => Ok(self.progress.kept().compared_blocks),
+        }
+    }
+
+    /// Account of what is kept so far.
+    pub fn kept(&self) -> PathKept {
+        let by = match self.run.write {
+            WriteBy::Direct => "past the page cache",
+            _ => "through the page cache",
+        };
+        let by = format!("{by}, {} at once", show_bytes(self.flight_bytes()));
+        let folder = self.settings.folder.display().to_string();
+        PathKept { folder, by, ..self.progress.kept() }
+    }
+
+    fn flight_bytes(&self) -> u64 {
+        (self.queue.depth() * self.settings.block_bytes) as u64
+    }
+}
+
+impl Drop for KeptWriter {
+    fn drop(&mut self) {
+        // A run that failed elsewhere ends its files, too; one that never began leaves nothing.
+        let is_begun = self.is_ended || self.progress.entries() > 0;
+        let _ = self.end();
+        if !is_begun {
+            let _ = fs::remove_dir_all(&self.settings.folder);
+        }
+    }
+}
+
+fn utc_less_monotonic_ns() -> u64 {
+    let utc = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(utc.as_nanos()).unwrap_or(0).wrapping_sub(monotonic_ns())
+}
+
+fn queue(settings: &KeepSettings, write: WriteBy) -> WriteQueue {
+    WriteQueue::new(match write {
+        WriteBy::Direct => (FLIGHT_BYTES / settings.block_bytes.max(1)).clamp(2, 64),
+        // A copy into the page cache is over at once.
+        _ => 1,
+    })
+}
+
+fn spare(settings: &KeepSettings, queue: &WriteQueue) -> Result<Vec<Buffer>, Fault> {
+    Ok(Buffer::several(queue.depth(), settings.block_bytes, settings.pages)?)
+}
+
+/// Returns the way that is asked for, or the one that carries more to this disk.
+fn chosen(settings: &KeepSettings) -> Result<WriteBy, Fault> {
+    if settings.write != WriteBy::Auto {
+        return Ok(settings.write);
+    }
+    if !settings.block_bytes.is_multiple_of(SECTOR_BYTES) {
+        return Ok(WriteBy::Cached);
+    }
+    let direct = trial(settings, WriteBy::Direct)?;
+    let cached = trial(settings, WriteBy::Cached)?.unwrap_or(0.0);
+    Ok(match direct {
+        Some(direct) if direct > cached => WriteBy::Direct,
+        _ => WriteBy::Cached,
+    })
+}
+
+/// Writes for a short time. Returns bytes per second until they are durable; `None` if the file
+/// system cannot write so.
+fn trial(settings: &KeepSettings, write: WriteBy) -> Result<Option<f64>, Fault> {
+    let path = settings.folder.join(".trial");
+    let Ok(file) = opened(&path, write == WriteBy::Direct) else { return Ok(None) };
+    let file = Arc::new(file);
+    let room = free_bytes(&file).unwrap_or(u64::MAX) / 4;
+    let most = TRIAL_BYTES.min(usize::try_from(room).unwrap_or(usize::MAX));
+    let _ = reserve(&file, 0, most as u64);
+    let mut queue = queue(settings, write);
+    let mut free = spare(settings, &queue)?;
+    let (begin, mut written) = (Instant::now(), 0);
+    let bytes = settings.block_bytes;
+    let take = |queue: &mut WriteQueue, free: &mut Vec<Buffer>| -> std::io::Result<bool> {
+        let Some(done) = queue.next(true)? else { return Ok(false) };
+        free.push(done.buffer);
+        done.result.map(|()| true)
+    };
+    let mut carried = || -> std::io::Result<f64> {
+        while written + bytes <= most && begin.elapsed() < TRIAL_TIME {
+            while free.is_empty() {
+                take(&mut queue, &mut free)?;
+            }
+            let buffer = free.pop().expect("one came back");
+            queue.start(DiskWrite { file: file.clone(), buffer, bytes, offset: written as u64 })?;
+            written += bytes;
+        }
+        while take(&mut queue, &mut free)? {}
+        file.sync_data()?;
+        Ok(written as f64 / begin.elapsed().as_secs_f64())
+    };
+    let carried = carried().ok();
+    fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
+    Ok(carried)
+}
