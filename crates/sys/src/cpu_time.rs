@@ -48,7 +48,7 @@ pub struct ThreadTimes {
 }
 
 impl ThreadTimes {
-    /// Opens the files of the calling thread, which alone may use it.
+    /// Opens the file of the calling thread.
     pub fn of_this_thread() -> ThreadTimes {
         let schedstat = fs::File::open("/proc/thread-self/schedstat").ok();
         ThreadTimes { schedstat }
@@ -57,15 +57,20 @@ impl ThreadTimes {
     /// Time on the run queue in nanoseconds (Documentation/scheduler/sched-stats.rst, second
     /// field); `None` if the kernel does not count it.
     pub fn delay_ns(&self) -> Option<u64> {
+        self.both_ns().map(|(_, delay_ns)| delay_ns)
+    }
+
+    /// Time on a CPU, and time on the run queue, in nanoseconds.
+    pub fn both_ns(&self) -> Option<(u64, u64)> {
         let mut text = [0; 96];
         let bytes = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
-        parse_delay(&text[..bytes])
+        parse_both(&text[..bytes])
     }
 }
 
-fn parse_delay(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?;
-    text.split_whitespace().nth(1)?.parse().ok()
+fn parse_both(text: &[u8]) -> Option<(u64, u64)> {
+    let mut fields = std::str::from_utf8(text).ok()?.split_whitespace();
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 fn usage(who: libc::c_int) -> Usage {
@@ -150,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_is_the_second_field() {
-        assert_eq!(parse_delay(b"17 42 3\n"), Some(42));
-        assert_eq!(parse_delay(b"17"), None);
-        assert_eq!(parse_delay(b"0 x 0"), None);
+    fn the_times_are_the_first_two_fields() {
+        assert_eq!(parse_both(b"17 42 3\n"), Some((17, 42)));
+        assert_eq!(parse_both(b"17"), None);
+        assert_eq!(parse_both(b"0 x 0"), None);
     }
 
     /// getrusage alone shows 0 or a whole tick of the kernel, 1 to 10 ms.

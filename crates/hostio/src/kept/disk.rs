@@ -13,11 +13,12 @@ use daqmeter_harness::{Fault, locked};
 use daqmeter_record::path::{DiskFall, PathKept};
 use daqmeter_record::units::{percent, show_bytes, show_mb_per_s, show_ns};
 use daqmeter_stats::median;
+use daqmeter_sys::cpu_time::ThreadTimes;
 use daqmeter_sys::disk::{device_of, free_bytes};
 use daqmeter_sys::host::{Files, page_bytes};
 use serde::Serialize;
 
-use crate::kept::writer::{KeepSettings, write_header};
+use crate::kept::writer::{KeepSettings, WriteBy, write_header};
 use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream};
 
 /// Time from one synchronisation to the next.
@@ -27,8 +28,9 @@ const BEFORE: usize = 10;
 /// Share of its rate before, below which a disk has fallen. A disk of a virtual machine varies by
 /// a fifth from second to second.
 const FALL: f64 = 0.6;
-/// Share of an interval for which the recorder waits for the disk: then that is the limit.
-const WAITS: f64 = 0.5;
+/// Part of what is missing that the recorder's waits for the disk must explain: a fall begins within
+/// an interval, and a source that gives less makes it wait for nothing.
+const EXPLAINED: f64 = 0.5;
 const MAX_FALLS: usize = 100;
 /// Part of what is written that is read back meanwhile.
 const COMPARED: u64 = 4;
@@ -155,9 +157,13 @@ struct Interval {
     /// Seconds from the begin of the run to the end of the interval.
     at_s: f64,
     written_bytes_per_s: f64,
-    durable_bytes: u64,
+    /// Blocks that no kill of the program loses, and blocks that no loss of power does.
+    written_blocks: u64,
+    durable_blocks: u64,
     /// Share of the interval for which the recorder waited for the disk.
     waits: f64,
+    /// Share for which it waited for a CPU.
+    waits_for_cpu: f64,
     sync_s: f64,
     longest_write_s: f64,
     /// Share of the interval in which the device had requests, and the mean time of a write there.
@@ -178,6 +184,11 @@ pub(super) struct Background {
     evidence: Evidence,
     check: Option<KeptCheck>,
     file: File,
+    /// Times of the recorder's thread, and what they were at the last interval.
+    times: ThreadTimes,
+    times_ns: (u64, u64),
+    /// True if it waits within a write, which takes CPU time, too.
+    is_cached: bool,
     /// Rates of the last intervals.
     before: VecDeque<Interval>,
     has_fallen: bool,
@@ -199,6 +210,9 @@ impl Background {
             progress,
             check,
             file,
+            times: ThreadTimes::of_this_thread(),
+            times_ns: (0, 0),
+            is_cached: run.write == WriteBy::Cached,
             before: VecDeque::new(),
             has_fallen: false,
         })
@@ -242,13 +256,22 @@ impl Background {
         let kept = self.progress.kept();
         let now = Instant::now();
         let seconds = (now - last.0).as_secs_f64();
-        let waited_ns = self.progress.waited_ns.swap(0, Ordering::Relaxed);
+        let mut waited_ns = self.progress.waited_ns.swap(0, Ordering::Relaxed);
+        let times_ns = self.times.both_ns().unwrap_or_default();
+        let cpu_ns = times_ns.0.saturating_sub(self.times_ns.0);
+        let delay_ns = times_ns.1.saturating_sub(self.times_ns.1);
+        self.times_ns = times_ns;
+        if self.is_cached {
+            waited_ns = waited_ns.saturating_sub(cpu_ns + delay_ns);
+        }
         let found = self.evidence.now(seconds, &self.file);
         let interval = Interval {
             at_s: (now - begin).as_secs_f64(),
             written_bytes_per_s: (kept.bytes - last.1) as f64 / seconds,
-            durable_bytes: kept.durable_bytes,
+            written_blocks: kept.blocks,
+            durable_blocks: kept.durable_blocks,
             waits: waited_ns as f64 / 1e9 / seconds,
+            waits_for_cpu: delay_ns as f64 / 1e9 / seconds,
             sync_s: sync_ns as f64 / 1e9,
             longest_write_s: self.progress.longest_ns.swap(0, Ordering::Relaxed) as f64 / 1e9,
             ..found
@@ -268,13 +291,15 @@ impl Background {
     fn judge(&mut self, interval: &Interval) {
         let rates: Vec<f64> = self.before.iter().map(|one| one.written_bytes_per_s).collect();
         let usual = median(&rates).filter(|_| rates.len() > 1).unwrap_or(0.0);
-        let is_fall = interval.waits > WAITS && interval.written_bytes_per_s < FALL * usual;
+        let left = interval.written_bytes_per_s / usual;
+        let waits = interval.waits + interval.waits_for_cpu;
+        let is_fall = left < FALL && waits > EXPLAINED * (1.0 - left);
         if is_fall && !self.has_fallen {
             let fall = DiskFall {
                 at_s: interval.at_s,
                 from_bytes_per_s: usual,
                 to_bytes_per_s: interval.written_bytes_per_s,
-                cause: self.evidence.cause(interval, self.before.back()),
+                cause: self.evidence.cause(interval, self.before.back(), usual),
             };
             let mut state = locked(&self.progress.state);
             if state.kept.falls.len() < MAX_FALLS {
@@ -283,11 +308,14 @@ impl Background {
             // The new rate is what the disk takes now.
             self.before.clear();
         }
-        self.has_fallen = is_fall;
-        self.before.push_back(interval.clone());
+        // The interval of a fall is of both rates.
+        if !is_fall {
+            self.before.push_back(interval.clone());
+        }
         if self.before.len() > BEFORE {
             self.before.pop_front();
         }
+        self.has_fallen = is_fall;
     }
 
     /// Reads back a part of what is durable.
@@ -307,16 +335,12 @@ struct Evidence {
     device: Option<String>,
     /// Times of the device before: with requests, and of all writes, in milliseconds; writes.
     before: Option<[u64; 3]>,
-    /// Limit of a control group, in bytes per second.
-    limit_bytes_per_s: Option<f64>,
 }
 
 impl Evidence {
     fn new(files: &Files, file: &File) -> Evidence {
-        let device = device_of(file);
-        let limit_bytes_per_s = device.as_ref().and_then(|device| group_limit(files, device));
         let mut evidence =
-            Evidence { files: files.clone(), device, before: None, limit_bytes_per_s };
+            Evidence { files: files.clone(), device: device_of(file), before: None };
         evidence.before = evidence.device_times();
         evidence
     }
@@ -354,7 +378,7 @@ impl Evidence {
     }
 
     /// Says why the disk took less, by what is seen, the surest first.
-    fn cause(&self, interval: &Interval, before: Option<&Interval>) -> String {
+    fn cause(&self, interval: &Interval, before: Option<&Interval>, usual: f64) -> String {
         let rate = interval.written_bytes_per_s;
         let left_s = interval.free_bytes as f64 / rate.max(1.0);
         let busy = interval.device_busy.unwrap_or(0.0);
@@ -362,8 +386,12 @@ impl Evidence {
         if interval.free_bytes == 0 || left_s < 1.0 {
             return format!("the disk is full: {} are free", show_bytes(interval.free_bytes));
         }
-        // A limit of bytes per second is never kept to the last byte.
-        if let Some(limit) = self.limit_bytes_per_s.filter(|limit| (0.5..1.5).contains(&(rate / limit))) {
+        if interval.waits_for_cpu > interval.waits {
+            let share = percent(interval.waits_for_cpu, 2);
+            return format!("the recorder waited for a CPU for {share} % of the time");
+        }
+        let limit = self.device.as_ref().and_then(|device| group_limit(&self.files, device));
+        if let Some(limit) = limit.filter(|limit| *limit < usual) {
             let limit = show_mb_per_s(limit);
             return format!("a control group lets {limit} MB/s to this disk");
         }
@@ -377,14 +405,14 @@ impl Evidence {
                 let [now, before] = [now, before].map(|s| show_ns(s * 1e9));
                 format!("the device was busy and took {now} for a write, {before} before")
             }
-            _ => format!("the device was busy for {} of the time", percent(busy, 0)),
+            _ => format!("the device was busy for {} % of the time", percent(busy, 2)),
         });
         let sync = (interval.sync_s > 0.5).then(|| {
             format!("the file system took {} to synchronise", show_ns(interval.sync_s * 1e9))
         });
         let idle = interval.device_busy.filter(|busy| *busy < 0.5).map(|busy| {
-            let busy = percent(busy, 0);
-            format!("the device was busy for {busy} only: the file system or a limit above it held the writes")
+            let busy = percent(busy, 2);
+            format!("the device was busy for {busy} % only: the file system or a limit above it held the writes")
         });
         let all: Vec<String> = [held, device, sync].into_iter().flatten().collect();
         match all.is_empty() {

@@ -176,9 +176,13 @@ impl Open {
 
     /// Reserves room for a block, if writes go faster into it. Where there is none, the write says
     /// so.
-    fn reserve(&mut self, bytes: u64) {
+    fn reserve(&mut self, bytes: u64, rotation: Option<Rotation>) {
         if self.at + bytes > self.reserved {
-            let room = RESERVED_BYTES.max(bytes);
+            let most = match rotation {
+                Some(Rotation::Bytes(most)) => most.saturating_sub(self.at).min(RESERVED_BYTES),
+                _ => RESERVED_BYTES,
+            };
+            let room = most.max(bytes);
             let is_reserved = reserve(&self.file, self.at, room).is_ok();
             self.reserved = if is_reserved { self.at + room } else { u64::MAX };
         }
@@ -250,10 +254,6 @@ impl KeptWriter {
         })
     }
 
-    pub fn write_by(&self) -> WriteBy {
-        self.run.write
-    }
-
     /// Writes a block. Another buffer takes the place of its buffer, which is kept until the disk
     /// has it. Its place in the files is chosen here; its time is one of the monotonic clock.
     ///
@@ -272,7 +272,7 @@ impl KeptWriter {
         self.rotate(stream, block.bytes)?;
         let open = &mut self.open[stream];
         let bytes = block.bytes as usize;
-        open.reserve(u64::from(block.bytes));
+        open.reserve(u64::from(block.bytes), self.settings.rotation);
         (block.file, block.offset) = (open.number, open.at);
         block.time_ns = block.time_ns.wrapping_add(self.utc_ns);
         open.at += u64::from(block.bytes);
@@ -444,17 +444,13 @@ impl KeptWriter {
 
     /// Account of what is kept so far.
     pub fn kept(&self) -> PathKept {
+        let flight = show_bytes((self.queue.depth() * self.settings.block_bytes) as u64);
         let by = match self.run.write {
-            WriteBy::Direct => "past the page cache",
-            _ => "through the page cache",
+            WriteBy::Direct => format!("past the page cache, {flight} at once"),
+            _ => "through the page cache".to_owned(),
         };
-        let by = format!("{by}, {} at once", show_bytes(self.flight_bytes()));
         let folder = self.settings.folder.display().to_string();
         PathKept { folder, by, ..self.progress.kept() }
-    }
-
-    fn flight_bytes(&self) -> u64 {
-        (self.queue.depth() * self.settings.block_bytes) as u64
     }
 }
 
