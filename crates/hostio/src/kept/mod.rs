@@ -14,11 +14,13 @@ mod disk;
 mod reader;
 mod writer;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use daqmeter_harness::Fault;
 use daqmeter_record::border::from_peer;
+use daqmeter_record::file::Replacement;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -205,15 +207,21 @@ impl KeptRun {
         Ok(run)
     }
 
-    /// Replaces `run.json`.
+    /// Replaces `run.json`, durably.
     ///
     /// # Errors
     /// When it cannot be written.
     pub fn write_to(&self, folder: &Path) -> Result<(), Fault> {
         let path = folder.join(RUN);
-        let text = serde_json::to_string_pretty(self).map_err(|error| Fault::new(error.to_string()))?;
-        let written = daqmeter_record::file::replace(&path, text.as_bytes());
-        written.map_err(|error| Fault::new(format!("{}: {error}", path.display())))
+        let written = || -> std::io::Result<()> {
+            let mut new = Replacement::begin(&path)?;
+            serde_json::to_writer_pretty(&mut new.sink, self)?;
+            new.sink.flush()?;
+            new.sink.get_ref().sync_all()?;
+            new.commit()?;
+            File::open(folder)?.sync_all()
+        };
+        written().map_err(|error| Fault::new(format!("{}: {error}", path.display())))
     }
 }
 

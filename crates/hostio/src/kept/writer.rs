@@ -32,6 +32,8 @@ use crate::kept::{FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStr
 const FLIGHT_BYTES: usize = 16 << 20;
 /// Room that is reserved at a time: writes that extend a file go one by one.
 const RESERVED_BYTES: u64 = 256 << 20;
+/// Part of the free room that is reserved at most.
+const NOT_RESERVED: u64 = 16;
 /// Bytes and time of each trial of a way to write.
 const TRIAL_BYTES: usize = 128 << 20;
 const TRIAL_TIME: Duration = Duration::from_millis(400);
@@ -85,6 +87,19 @@ struct Open {
     blocks: u64,
 }
 
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    blocks: u64,
+    events: u64,
+}
+
+impl Taken {
+    fn add(&mut self, block: &KeptBlock) {
+        self.blocks += 1;
+        self.events += u64::from(block.events);
+    }
+}
+
 pub struct KeptWriter {
     settings: KeepSettings,
     run: KeptRun,
@@ -100,8 +115,10 @@ pub struct KeptWriter {
     entries_since_ns: u64,
     /// UTC less the monotonic clock.
     utc_ns: u64,
-    /// Blocks and events of each stream that were taken and are not in the index.
-    left: Vec<(u64, u64)>,
+    /// What was taken of each stream, and what of it is in the index.
+    of_streams: Vec<(Taken, Taken)>,
+    /// Number of all blocks that were taken.
+    taken: u64,
     progress: Arc<Progress>,
     background: Option<JoinHandle<()>>,
     fault: Option<Fault>,
@@ -174,17 +191,18 @@ impl Open {
             .map_err(|error| failed("write", &path, &error))
     }
 
-    /// Reserves room for a block, if writes go faster into it. Where there is none, the write says
-    /// so.
+    /// Reserves room for a block and those after it.
     fn reserve(&mut self, bytes: u64, rotation: Option<Rotation>) {
         if self.at + bytes > self.reserved {
             let most = match rotation {
                 Some(Rotation::Bytes(most)) => most.saturating_sub(self.at).min(RESERVED_BYTES),
                 _ => RESERVED_BYTES,
             };
-            let room = most.max(bytes);
-            let is_reserved = reserve(&self.file, self.at, room).is_ok();
-            self.reserved = if is_reserved { self.at + room } else { u64::MAX };
+            // A disk that is nearly full gives the last room to blocks alone.
+            let room = most.min(free_bytes(&self.file).unwrap_or(0) / NOT_RESERVED).max(bytes);
+            if room > bytes && reserve(&self.file, self.at, room).is_ok() {
+                self.reserved = self.at + room;
+            }
         }
     }
 
@@ -236,7 +254,7 @@ impl KeptWriter {
         let background = Background::new(&settings, &run, progress.clone())?.start()?;
         Ok(KeptWriter {
             free: spare(&settings, &queue)?,
-            left: vec![(0, 0); open.len()],
+            of_streams: vec![Default::default(); open.len()],
             queue,
             open,
             run,
@@ -249,6 +267,7 @@ impl KeptWriter {
             utc_ns: utc_less_monotonic_ns(),
             progress,
             background: Some(background),
+            taken: 0,
             fault: None,
             is_ended: false,
         })
@@ -261,7 +280,22 @@ impl KeptWriter {
     /// Those of the disk: nothing more is written then.
     pub fn take(&mut self, buffer: &mut Buffer, block: KeptBlock) -> Result<(), Fault> {
         let taken = self.begin_write(buffer, block);
-        taken.inspect_err(|fault| self.fault = self.fault.take().or_else(|| Some(fault.clone())))
+        match &taken {
+            Ok(()) => {
+                self.of_streams[block.stream as usize].0.add(&block);
+                self.taken += 1;
+            }
+            // The caller has not given this block: it is not to be in the index.
+            Err(fault) => {
+                if self.first > self.taken {
+                    self.entries.truncate(self.entries.len() - KeptBlock::BYTES);
+                } else if self.first + self.pending.len() as u64 > self.taken {
+                    self.pending.pop_back();
+                }
+                self.fault.get_or_insert_with(|| fault.clone());
+            }
+        }
+        taken
     }
 
     fn begin_write(&mut self, buffer: &mut Buffer, mut block: KeptBlock) -> Result<(), Fault> {
@@ -286,8 +320,6 @@ impl KeptWriter {
         let mut spare = self.free.pop().expect("one came back");
         swap(buffer, &mut spare);
         self.pending.push_back((block, false));
-        let left = &mut self.left[stream];
-        *left = (left.0 + 1, left.1 + u64::from(block.events));
         let offset = block.offset;
         let started = self.queue.start(DiskWrite { file, buffer: spare, bytes, offset });
         started.map_err(|error| self.refused(&error))?;
@@ -305,8 +337,10 @@ impl KeptWriter {
         self.free.push(buffer);
         self.progress.wrote(ns);
         result.map_err(|error| self.refused(&error))?;
-        let at = usize::try_from(number - self.first).expect("one of the pending");
-        self.pending[at].1 = true;
+        let at = usize::try_from(number - self.first).unwrap_or(usize::MAX);
+        if let Some(pending) = self.pending.get_mut(at) {
+            pending.1 = true;
+        }
         while let Some((block, true)) = self.pending.front() {
             if self.entries.is_empty() {
                 self.entries_since_ns = monotonic_ns();
@@ -335,8 +369,7 @@ impl KeptWriter {
         let entries = self.entries.as_chunks::<{ KeptBlock::BYTES }>().0;
         let blocks: Vec<KeptBlock> = entries.iter().filter_map(KeptBlock::of_bytes).collect();
         for block in &blocks {
-            let left = &mut self.left[block.stream as usize];
-            *left = (left.0 - 1, left.1 - u64::from(block.events));
+            self.of_streams[block.stream as usize].1.add(block);
         }
         self.progress.indexed(&blocks);
         self.entries.clear();
@@ -419,8 +452,11 @@ impl KeptWriter {
     }
 
     /// Blocks and events of each stream that were taken and are not kept.
-    pub fn left(&self) -> &[(u64, u64)] {
-        &self.left
+    pub fn left(&self) -> Vec<(u64, u64)> {
+        let left = |(taken, kept): &(Taken, Taken)| {
+            (taken.blocks.saturating_sub(kept.blocks), taken.events.saturating_sub(kept.events))
+        };
+        self.of_streams.iter().map(left).collect()
     }
 
     /// Compares the blocks that were not yet read back. Returns the number of all that were

@@ -245,7 +245,7 @@ impl Sink for KeptSink {
         let Ok(writer) = self.open() else { return Vec::new() };
         // The fault of the run is known.
         let _ = writer.end();
-        writer.left().to_vec()
+        writer.left()
     }
 
     fn kept(&self) -> Option<PathKept> {
