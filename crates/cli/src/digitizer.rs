@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use daqmeter_digitizer::devices::board::EMULATED_PREFIX;
-use daqmeter_digitizer::devices::expand;
 use daqmeter_digitizer::devices::sis8300::emulated::Profile;
+use daqmeter_digitizer::request::boards;
 use daqmeter_digitizer::{DigitizerRequest, TriggerCompletion};
-use daqmeter_harness::{CpuList, Request, Resolved, Settings, StepPlan};
+use daqmeter_harness::{CpuList, MAX_LANES, Request, Resolved, Settings, StepPlan};
 use daqmeter_path::{Keeping, Path, PathRequest};
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::whole;
@@ -36,7 +36,7 @@ use crate::progress::Forecast;
 pub(crate) struct Arguments {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Read as often as fits into this time, or for each trigger of --rate (instead of -N and -l)
+    /// Read for this time, or each trigger of --rate in it
     #[arg(long, value_name = "TIME", value_parser = budget, conflicts_with_all = ["reads", "passes"])]
     time: Option<Duration>,
     #[command(flatten)]
@@ -55,17 +55,19 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve an emulated board as a file with the driver's ioctls
+    /// Serve emulated boards as files with the driver's ioctls
     Serve(ServeArguments),
 }
 
-/// Serve an emulated board as a file with the driver's ioctls, for programs that use
-/// /dev/sis8300-*.
+/// Serve emulated boards as files with the driver's ioctls, for programs that use /dev/sis8300-*.
+/// Several boards are one crate, with one trigger and one uplink.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// Emulated board, e.g. emu:l0
-    board: String,
-    /// File of the board; created, and removed at the end
+    /// Emulated boards, e.g. emu:l0 or emu:ku0 emu:l0..4
+    #[arg(required = true)]
+    boards: Vec<String>,
+    /// File of the board, or folder of sis8300-0, sis8300-1 and so on; created, and removed at the
+    /// end
     path: PathBuf,
     /// Trigger rate
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -163,26 +165,28 @@ fn faults(record: &RunRecord) -> String {
 }
 
 fn serve_board(arguments: &ServeArguments) -> Ended {
-    let board = &arguments.board;
-    if !board.starts_with(EMULATED_PREFIX) {
+    if let Some(board) = arguments.boards.iter().find(|name| !name.starts_with(EMULATED_PREFIX)) {
         return Err(format!("`{board}`: only emulated boards (emu:...) can be served").into());
     }
-    if let boards @ 2.. = expand(board).map_err(|why| format!("the board {why}"))?.len() {
-        return Err(
-            format!("`{board}` names {boards} boards: serve each by itself, e.g. emu:l0").into()
-        );
-    }
-    serve(arguments)
+    let boards = boards(&arguments.boards, MAX_LANES).map_err(|why| format!("the board {why}"))?;
+    let is_folder = boards.len() > 1 || arguments.path.is_dir();
+    let file = |at: usize| match is_folder {
+        true => arguments.path.join(format!("sis8300-{at}")),
+        false => arguments.path.clone(),
+    };
+    let served: Vec<(String, PathBuf)> =
+        boards.into_iter().enumerate().map(|(at, board)| (board, file(at))).collect();
+    serve(arguments, &served)
 }
 
 #[cfg(not(feature = "fuse"))]
-fn serve(_arguments: &ServeArguments) -> Ended {
+fn serve(_arguments: &ServeArguments, _boards: &[(String, PathBuf)]) -> Ended {
     Err("this daqmeter serves no boards: build it with --features fuse".into())
 }
 
 #[cfg(feature = "fuse")]
-fn serve(arguments: &ServeArguments) -> Ended {
-    use std::sync::atomic::Ordering;
+fn serve(arguments: &ServeArguments, boards: &[(String, PathBuf)]) -> Ended {
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use daqmeter_digitizer::devices::sis8300::emulated::{EmulatedCrate, Profile};
     use daqmeter_digitizer::devices::sis8300::serve_emulated;
@@ -191,19 +195,33 @@ fn serve(arguments: &ServeArguments) -> Ended {
     use crate::metrics::Page;
     use crate::output::tell;
 
-    let ServeArguments { board, path, rate, .. } = arguments;
     let crate_ = EmulatedCrate::new(Profile::clone(&arguments.profile), !arguments.unpaced);
     let stop = interrupt::flag();
-    let served = serve_emulated(board, path, &crate_, *rate)?;
-    let traffic = served.traffic.clone();
+    let made = boards.len() > 1 && std::fs::create_dir(&arguments.path).is_ok();
+    let serve =
+        |(board, path): &(String, PathBuf)| serve_emulated(board, path, &crate_, arguments.rate);
+    let served: Vec<_> = boards.iter().map(serve).collect::<Result<_, _>>()?;
+    let traffic: Vec<_> = served.iter().map(|one| one.traffic.clone()).collect();
+    let sums = move || {
+        let sum = |at: usize| {
+            AtomicU64::new(traffic.iter().map(|one| one.counts[at].load(Ordering::Relaxed)).sum())
+        };
+        [0, 1, 2].map(sum)
+    };
+    let shown = sums.clone();
     let show = move |page: &Page| {
-        page.server("digitizer serve", &["reads", "writes"], &["refused"], &traffic.counts);
+        page.server("digitizer serve", &["reads", "writes"], &["refused"], &shown());
     };
     arguments.metrics.served(show)?;
-    let path = served.path.display();
-    tell(&format!("daqmeter: {board} is served at {path}; Ctrl-C ends it"));
+    for ((board, _), one) in boards.iter().zip(&served) {
+        tell(&format!("daqmeter: {board} is served at {}; Ctrl-C ends it", one.path.display()));
+    }
     interrupt::wait_for(&stop);
-    let refused = served.traffic.counts[2].load(Ordering::Relaxed);
+    drop(served);
+    if made {
+        let _ = std::fs::remove_dir(&arguments.path);
+    }
+    let refused = sums()[2].load(Ordering::Relaxed);
     if refused > 0 {
         tell(&format!(
             "daqmeter: {refused} reads and writes were refused, as a real board or driver refuses them"

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use daqmeter_hostio::kept::{KeptCheck, KeptChecked, KeptRun, StreamChecked};
 use daqmeter_harness::facts::utc_after_1970;
+use daqmeter_hostio::kept::{KeptCheck, KeptChecked, KeptRun, StreamChecked};
 use daqmeter_record::units::{plural, show_bytes};
 use daqmeter_record::{Ledger, RunRecord, sanitise};
 use daqmeter_report::table::paragraphs;
@@ -88,10 +88,14 @@ fn text(
         let name = sanitise::text(&stream.name);
         lines.push(format!(" {name}: {}", stream_text(own)));
         if own.missing > 0 {
-            let gaps: Vec<String> = own.gaps.iter().map(|&(first, last)| match first == last {
-                true => first.to_string(),
-                false => format!("{first} to {last}"),
-            }).collect();
+            let gaps: Vec<String> = own
+                .gaps
+                .iter()
+                .map(|&(first, last)| match first == last {
+                    true => first.to_string(),
+                    false => format!("{first} to {last}"),
+                })
+                .collect();
             let more = if own.gaps.len() < 20 { "" } else { ", and others" };
             lines.push(format!("   missing {}: {}{more}", own.missing, gaps.join(", ")));
         }
@@ -109,7 +113,8 @@ fn text(
 
 fn stream_text(own: &StreamChecked) -> String {
     let Some((first, last)) = own.numbers else { return "no block".to_owned() };
-    let [begin, end] = [own.times_ns.0, own.times_ns.1].map(Duration::from_nanos).map(utc_after_1970);
+    let [begin, end] =
+        [own.times_ns.0, own.times_ns.1].map(Duration::from_nanos).map(utc_after_1970);
     format!("{}, numbers {first} to {last}, {begin} to {end}", plural(own.blocks, "block"))
 }
 

@@ -107,7 +107,8 @@ impl Bench {
         let job = request.job()?;
         self.recorder.begin(&job.workload);
         // A number of blocks may end it before.
-        let time = job.workload.float("seconds").ok().filter(|_| job.workload.int("blocks").is_err());
+        let time =
+            job.workload.float("seconds").ok().filter(|_| job.workload.int("blocks").is_err());
         let time = time.map(Duration::from_secs_f64);
         self.recorder.expect(Forecast::points(1, time));
         // A first point that cannot be opened is a wrong request: nothing was measured yet.

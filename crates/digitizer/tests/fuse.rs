@@ -161,6 +161,25 @@ fn a_board_that_disappears_fails_its_lane_while_the_other_finishes() {
     assert_eq!(record.lanes[1].stages[0].sample_ns.len(), 20);
 }
 
+/// A program ends its waiting thread so; status 1 is the driver's.
+#[test]
+#[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]
+fn a_waiting_thread_is_released() {
+    let bench = bench("l0", Dialect::Ess, 0.1);
+    let path = bench.path().to_owned();
+    let waiter = std::thread::spawn(move || {
+        let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let mut words = [10_000_u32, 0, 7];
+        daqmeter_sys::ioctl_words(&file, 0xC00C_7302, &mut words, "wait").unwrap();
+        words[2]
+    });
+    let file = OpenOptions::new().read(true).write(true).open(bench.path()).unwrap();
+    while !waiter.is_finished() {
+        daqmeter_sys::ioctl_words(&file, 0xC00C_7303, &mut [0_u32; 3], "release").unwrap();
+    }
+    assert_eq!(waiter.join().unwrap(), 1);
+}
+
 /// The mount of a board that a program had open stayed, and nothing could be served there again.
 #[test]
 #[ignore = "needs /dev/fuse, and root or fusermount3: cargo xtask ci"]

@@ -32,6 +32,7 @@ pub mod receiver;
 mod remote;
 mod udp;
 
+pub use daqmeter_hostio::sum::sum;
 pub use definition::Path;
 pub use definition::layout::Layout;
 pub use definition::setting::Setting;
@@ -40,4 +41,3 @@ pub use engine::PathRequest;
 pub use read::SHIPPED_PATHS;
 pub use readout::ReadoutRequest;
 pub use remote::WITHOUT_ACCOUNT;
-pub use daqmeter_hostio::sum::sum;

@@ -95,7 +95,7 @@ impl WriteQueue {
     ///
     /// # Errors
     /// Those of waiting.
-    pub fn next(&mut self, waits: bool) -> io::Result<Option<DiskWritten>> {
+    pub fn ended(&mut self, waits: bool) -> io::Result<Option<DiskWritten>> {
         if let Some(done) = self.done.pop_front() {
             return Ok(Some(done));
         }
@@ -137,7 +137,7 @@ fn rest(write: &DiskWrite, result: i32) -> io::Result<()> {
 impl Drop for WriteQueue {
     fn drop(&mut self) {
         while self.flying.iter().any(Option::is_some) {
-            if self.next(true).is_err() {
+            if self.ended(true).is_err() {
                 // The kernel may still read them: they stay where they are.
                 std::mem::forget(std::mem::take(&mut self.flying));
             }
@@ -189,7 +189,7 @@ mod tests {
             let mut seen = Vec::new();
             for block in 0..40_u8 {
                 while free.is_empty() {
-                    let done = queue.next(true).unwrap().expect("one is in flight");
+                    let done = queue.ended(true).unwrap().expect("one is in flight");
                     done.result.unwrap();
                     seen.push(done.number);
                     free.push(done.buffer);
@@ -199,7 +199,7 @@ mod tests {
                 let offset = u64::from(block) * 4096;
                 queue.start(DiskWrite { file: file.clone(), buffer, bytes: 4096, offset }).unwrap();
             }
-            while let Some(done) = queue.next(true).unwrap() {
+            while let Some(done) = queue.ended(true).unwrap() {
                 seen.push(done.number);
             }
             seen.sort_unstable();
@@ -216,7 +216,7 @@ mod tests {
         // A file that is open for reading only.
         let file = Arc::new(File::open("/proc/self/exe").unwrap());
         queue.start(DiskWrite { file, buffer, bytes: 4096, offset: 0 }).unwrap();
-        let done = queue.next(true).unwrap().unwrap();
+        let done = queue.ended(true).unwrap().unwrap();
         assert!(done.result.is_err());
         assert_eq!(done.buffer.slice::<u8>(4096).len(), 4096);
     }

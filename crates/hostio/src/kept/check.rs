@@ -119,7 +119,7 @@ impl KeptCheck {
 
     /// Compares the next block; false at the end.
     fn one(&mut self) -> bool {
-        let block = match self.reader.next() {
+        let block = match self.reader.next_block() {
             Ok(Some(block)) => block,
             Ok(None) => return false,
             Err(fault) => {
@@ -168,12 +168,16 @@ impl KeptCheck {
         own.times_ns.0 = own.numbers.map_or(time_ns, |_| own.times_ns.0);
         own.times_ns.1 = time_ns;
         own.numbers = Some((own.numbers.map_or(number, |(first, _)| first), number));
-        own.last = (file, offset + u64::from(block.bytes), if file == last_file { blocks + 1 } else { 1 });
+        own.last =
+            (file, offset + u64::from(block.bytes), if file == last_file { blocks + 1 } else { 1 });
         own.blocks += 1;
         own.bytes += u64::from(block.bytes);
         let path = self.reader.path(block);
         if !is_next {
-            self.found.fault(format!("{}: block {number} does not follow the one before it", path.display()));
+            self.found.fault(format!(
+                "{}: block {number} does not follow the one before it",
+                path.display()
+            ));
         }
         if !is_later {
             self.found.fault(format!("{}: block {number} came after a later one", path.display()));
@@ -189,7 +193,9 @@ impl KeptCheck {
         }
         let KeptRun { end, streams, .. } = &self.reader.run;
         match end {
-            None => faults.push("the recorder did not end: it was killed, or still runs".to_owned()),
+            None => {
+                faults.push("the recorder did not end: it was killed, or still runs".to_owned())
+            }
             Some(end) => {
                 let has = self.reader.at;
                 faults.extend(end.fault.clone());

@@ -18,8 +18,8 @@ use daqmeter_sys::disk::{device_of, free_bytes};
 use daqmeter_sys::host::{Files, page_bytes};
 use serde::Serialize;
 
-use crate::kept::writer::{KeepSettings, WriteBy, write_header};
-use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream};
+use crate::kept::settings::{KeepSettings, WriteBy};
+use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream, write_header};
 
 /// Time from one synchronisation to the next.
 const EVERY: Duration = Duration::from_secs(1);
@@ -28,8 +28,8 @@ const BEFORE: usize = 10;
 /// Share of its rate before, below which a disk has fallen. A disk of a virtual machine varies by
 /// a fifth from second to second.
 const FALL: f64 = 0.6;
-/// Part of what is missing that the recorder's waits for the disk must explain: a fall begins within
-/// an interval, and a source that gives less makes it wait for nothing.
+/// Part of what is missing that the recorder's waits must explain: a fall begins within an
+/// interval, and a source that gives less makes it wait for nothing.
 const EXPLAINED: f64 = 0.5;
 const MAX_FALLS: usize = 100;
 /// Part of what is written that is read back meanwhile.
@@ -339,8 +339,7 @@ struct Evidence {
 
 impl Evidence {
     fn new(files: &Files, file: &File) -> Evidence {
-        let mut evidence =
-            Evidence { files: files.clone(), device: device_of(file), before: None };
+        let mut evidence = Evidence { files: files.clone(), device: device_of(file), before: None };
         evidence.before = evidence.device_times();
         evidence
     }
@@ -349,14 +348,16 @@ impl Evidence {
     /// time with requests.
     fn device_times(&self) -> Option<[u64; 3]> {
         let text = self.files.text(&format!("sys/dev/block/{}/stat", self.device.as_ref()?))?;
-        let fields: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let fields: Vec<u64> =
+            text.split_whitespace().map_while(|word| word.parse().ok()).collect();
         Some([*fields.get(9)?, *fields.get(7)?, *fields.get(4)?])
     }
 
     fn now(&mut self, seconds: f64, file: &File) -> Interval {
         let times = self.device_times();
         let device = times.zip(self.before).map(|(now, before)| {
-            let [busy_ms, writes_ms, writes] = [0, 1, 2].map(|at| now[at].saturating_sub(before[at]));
+            let [busy_ms, writes_ms, writes] =
+                [0, 1, 2].map(|at| now[at].saturating_sub(before[at]));
             let each = (writes > 0).then(|| writes_ms as f64 / 1e3 / writes as f64);
             (busy_ms as f64 / 1e3 / seconds, each)
         });
@@ -364,7 +365,8 @@ impl Evidence {
         let vmstat = self.files.text("proc/vmstat").unwrap_or_default();
         let pages = |name: &str| {
             let mut fields = vmstat.lines().filter_map(|line| line.split_once(' '));
-            let pages = fields.find_map(|(of, pages)| pages.parse::<u64>().ok().filter(|_| of == name));
+            let pages =
+                fields.find_map(|(of, pages)| pages.parse::<u64>().ok().filter(|_| of == name));
             pages.unwrap_or(0) * page_bytes()
         };
         Interval {

@@ -12,10 +12,12 @@
 mod check;
 mod disk;
 mod reader;
+mod settings;
 mod writer;
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use daqmeter_harness::Fault;
@@ -26,7 +28,8 @@ use serde_json::Value;
 
 pub use check::{KeptCheck, KeptChecked, StreamChecked};
 pub use reader::KeptReader;
-pub use writer::{KeepSettings, KeptWriter, Rotation, WriteBy, unless_taken};
+pub use settings::{KeepSettings, Rotation, WriteBy};
+pub use writer::{KeptWriter, unless_taken};
 
 use crate::sum::sum;
 
@@ -170,6 +173,13 @@ impl KeptStream {
 /// Length of an array's header (numpy, NEP 1, version 1.0), padded so that blocks begin at a
 /// sector.
 const NPY_BYTES: usize = 4096;
+
+fn write_header(path: &Path, header: &[u8]) -> std::io::Result<()> {
+    if header.is_empty() {
+        return Ok(());
+    }
+    OpenOptions::new().write(true).open(path)?.write_all_at(header, 0)
+}
 
 impl KeptRun {
     /// Reads `run.json` of a folder.

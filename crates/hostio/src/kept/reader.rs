@@ -62,7 +62,7 @@ impl KeptReader {
     ///
     /// # Errors
     /// An entry that was cut or never written, or names no block of this run; the index ends there.
-    pub fn next(&mut self) -> Result<Option<KeptBlock>, Fault> {
+    pub fn next_block(&mut self) -> Result<Option<KeptBlock>, Fault> {
         if self.ahead.is_empty() {
             self.read_ahead().map_err(|error| self.of_index(&error))?;
         }
@@ -104,7 +104,8 @@ impl KeptReader {
         };
         let is_open = self.open[stream].as_ref().is_some_and(|(number, _)| *number == block.file);
         if !is_open {
-            let file = open_regular(&path).map_err(|error| fault(format!("is not there: {error}")))?;
+            let file =
+                open_regular(&path).map_err(|error| fault(format!("is not there: {error}")))?;
             self.open[stream] = Some((block.file, file));
         }
         let Some((_, file)) = &self.open[stream] else { return Ok(()) };

@@ -111,13 +111,13 @@ proptest! {
         prop_assert_eq!(found.faults, Vec::<String>::new());
         let mut reader = KeptReader::open(&run).unwrap();
         for (number, &(stream, len)) in (0..).zip(&given) {
-            let block = reader.next().unwrap().unwrap();
+            let block = reader.next_block().unwrap().unwrap();
             prop_assert_eq!((block.number, block.stream), (number, stream));
             let mut found = vec![0; bytes(len)];
             reader.read(&block, &mut found).unwrap();
             prop_assert_eq!(found, content(stream, number, bytes(len)));
         }
-        prop_assert!(reader.next().unwrap().is_none());
+        prop_assert!(reader.next_block().unwrap().is_none());
     }
 
     #[test]
@@ -161,8 +161,18 @@ fn harm_is_named_with_its_place() {
         entries.swap(at, at + 2);
     };
     for (name, at, change, wanted) in [
-        ("a.0000.npy", NPY_BYTES + 3 * BLOCK + 7, flip, "a.0000.npy: block 3 at byte 28672 is not as"),
-        ("b.0000.npy", NPY_BYTES + 9 * BLOCK, cut, "b.0000.npy: block 9 at byte 77824 is not whole"),
+        (
+            "a.0000.npy",
+            NPY_BYTES + 3 * BLOCK + 7,
+            flip,
+            "a.0000.npy: block 3 at byte 28672 is not as",
+        ),
+        (
+            "b.0000.npy",
+            NPY_BYTES + 9 * BLOCK,
+            cut,
+            "b.0000.npy: block 9 at byte 77824 is not whole",
+        ),
         ("b.0000.npy", 60, flip, "b.0000.npy: its header does not say 10 blocks"),
         (INDEX, 5 * KeptBlock::BYTES + 9, flip, "index: entry 5 is no entry"),
         (INDEX, 19 * KeptBlock::BYTES + 9, cut, "the index ends within an entry, of which 9 bytes"),
@@ -252,7 +262,8 @@ fn kept_nothing(settings: &KeepSettings) {
 fn a_file_ends_at_its_age() {
     let folder = tempfile::tempdir().unwrap();
     let rotation = Some(Rotation::Time(Duration::ZERO));
-    let run = kept(folder.path(), 3, KeepSettings { rotation, ..settings(folder.path(), WriteBy::Auto) });
+    let run =
+        kept(folder.path(), 3, KeepSettings { rotation, ..settings(folder.path(), WriteBy::Auto) });
     let names = files(&run);
     let arrays = names.iter().filter(|name| name.ends_with("npy"));
     assert_eq!(arrays.count(), 6, "{names:?}");

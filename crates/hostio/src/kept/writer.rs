@@ -8,25 +8,27 @@ use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::mem::swap;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use daqmeter_harness::facts::utc_now;
 use daqmeter_harness::Fault;
+use daqmeter_harness::facts::utc_now;
 use daqmeter_record::path::PathKept;
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::disk::{DiskWrite, DiskWritten, WriteQueue, free_bytes, reserve};
 use daqmeter_sys::host::DIRECT;
-use daqmeter_sys::memory::{Buffer, Pages};
-use serde::{Deserialize, Serialize};
+use daqmeter_sys::memory::Buffer;
 
 use crate::SECTOR_BYTES;
 use crate::kept::disk::{Background, Progress};
-use crate::kept::{FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStream};
+use crate::kept::settings::{KeepSettings, Rotation, WriteBy};
+use crate::kept::{
+    FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStream, write_header,
+};
 
 /// Bytes in flight past the page cache, which an NVMe drive needs for its rate.
 const FLIGHT_BYTES: usize = 16 << 20;
@@ -40,40 +42,6 @@ const TRIAL_TIME: Duration = Duration::from_millis(400);
 /// Longest time for which entries of the index wait for others.
 const INDEX_NS: u64 = 5_000_000;
 const INDEX_BYTES: usize = 64 * KeptBlock::BYTES;
-
-/// Way of the bytes to the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WriteBy {
-    /// Whichever carried more in a trial at the start.
-    #[default]
-    Auto,
-    /// Past the page cache, several blocks at once.
-    Direct,
-    /// Through the page cache.
-    Cached,
-}
-
-/// Size or age at which a file ends and the next one begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rotation {
-    Bytes(u64),
-    Time(Duration),
-}
-
-#[derive(Clone, Debug)]
-pub struct KeepSettings {
-    /// Folder that is made; one that holds something is refused.
-    pub folder: PathBuf,
-    pub write: WriteBy,
-    pub rotation: Option<Rotation>,
-    /// True reads the blocks back and compares them.
-    pub compares: bool,
-    /// True removes the folder at the end: a trial of the disk.
-    pub is_trial: bool,
-    pub block_bytes: usize,
-    pub pages: Pages,
-}
 
 /// Current file of a stream.
 struct Open {
@@ -143,7 +111,8 @@ pub fn unless_taken(folder: &Path) -> Result<(), Fault> {
         Err(error) => error.kind() == ErrorKind::NotFound,
     };
     let shown = folder.display();
-    let problem = || Fault::new(format!("{shown} is there and holds something: name another folder"));
+    let problem =
+        || Fault::new(format!("{shown} is there and holds something: name another folder"));
     if is_free { Ok(()) } else { Err(problem()) }
 }
 
@@ -212,13 +181,6 @@ impl Open {
         bytes.map_err(|error| failed("cut", &self.stream.path(folder, self.number), &error))?;
         self.write_header(folder, self.blocks)
     }
-}
-
-pub(crate) fn write_header(path: &Path, header: &[u8]) -> std::io::Result<()> {
-    if header.is_empty() {
-        return Ok(());
-    }
-    OpenOptions::new().write(true).open(path)?.write_all_at(header, 0)
 }
 
 impl KeptWriter {
@@ -332,7 +294,7 @@ impl KeptWriter {
 
     /// Takes back one write that has ended; false if none has.
     fn retire(&mut self, waits: bool) -> Result<bool, Fault> {
-        let done = self.queue.next(waits).map_err(|error| self.refused(&error))?;
+        let done = self.queue.ended(waits).map_err(|error| self.refused(&error))?;
         let Some(DiskWritten { number, buffer, result, ns }) = done else { return Ok(false) };
         self.free.push(buffer);
         self.progress.wrote(ns);
@@ -548,7 +510,7 @@ fn trial(settings: &KeepSettings, write: WriteBy) -> Result<Option<f64>, Fault> 
     let (begin, mut written) = (Instant::now(), 0);
     let bytes = settings.block_bytes;
     let take = |queue: &mut WriteQueue, free: &mut Vec<Buffer>| -> std::io::Result<bool> {
-        let Some(done) = queue.next(true)? else { return Ok(false) };
+        let Some(done) = queue.ended(true)? else { return Ok(false) };
         free.push(done.buffer);
         done.result.map(|()| true)
     };

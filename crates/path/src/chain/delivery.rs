@@ -101,14 +101,18 @@ impl IntoSink {
                     }
                 }
                 let mut unkept = self.sink.unkept();
-                let lost: Vec<(u64, u64)> = self.streams.iter().map(|stream| {
-                    let left = unkept.get_mut(stream.share.source);
-                    left.map_or((0, 0), |left| {
-                        let lost = (left.0.min(stream.delivered), left.1);
-                        *left = (left.0 - lost.0, 0);
-                        lost
+                let lost: Vec<(u64, u64)> = self
+                    .streams
+                    .iter()
+                    .map(|stream| {
+                        let left = unkept.get_mut(stream.share.source);
+                        left.map_or((0, 0), |left| {
+                            let lost = (left.0.min(stream.delivered), left.1);
+                            *left = (left.0 - lost.0, 0);
+                            lost
+                        })
                     })
-                }).collect();
+                    .collect();
                 self.subtract(&lost);
                 Err(fault)
             }

@@ -97,7 +97,15 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) fn of(bytes: usize) -> Flow {
-        Flow { bytes, unit: BYTES, numbers: None, scenario: None, live: None, names: BTreeMap::new(), streams: Vec::new() }
+        Flow {
+            bytes,
+            unit: BYTES,
+            numbers: None,
+            scenario: None,
+            live: None,
+            names: BTreeMap::new(),
+            streams: Vec::new(),
+        }
     }
 
     /// Blocks in the rings of a card.

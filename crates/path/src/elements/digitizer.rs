@@ -110,7 +110,8 @@ impl Path {
         let DigitizerRequest { function, completion, conversion, .. } = request;
         let is_plain = request.access == 0 && request.block_bytes == 0;
         unless(is_plain, "--keep", "goes without -B and --block")?;
-        let is_kept = *function == Function::Readout || Function::conversions().any(|one| one == *function);
+        let is_kept =
+            *function == Function::Readout || Function::conversions().any(|one| one == *function);
         unless(is_kept, "--keep", "goes with -A 0 to 8")?;
         let fault = |error: toml::ser::Error| Fault::new(error.to_string());
         let mut source = Table::new();
@@ -121,7 +122,8 @@ impl Path {
         set("unpaced", request.unpaced.into());
         if *completion != TriggerCompletion::None {
             let hz = request.trigger_rate_hz;
-            let hz = hz.ok_or_else(|| Fault::new("--keep: give the rate of the trigger: --rate 14Hz"))?;
+            let hz =
+                hz.ok_or_else(|| Fault::new("--keep: give the rate of the trigger: --rate 14Hz"))?;
             set("trigger", hz.into());
             set("completion", toml::Value::try_from(completion).map_err(fault)?);
             set("poll_interval", format!("{}us", request.poll_interval_us).into());
@@ -129,7 +131,10 @@ impl Path {
         let mut table = Table::new();
         let mut set = |key: &str, value: toml::Value| drop(table.insert(key.to_owned(), value));
         set("title", "boards that are read out into files".into());
-        set("block", i64::try_from(request.raw_bytes().next_multiple_of(64)).unwrap_or(i64::MAX).into());
+        set(
+            "block",
+            i64::try_from(request.raw_bytes().next_multiple_of(64)).unwrap_or(i64::MAX).into(),
+        );
         set("source", source.into());
         if *function != Function::Readout {
             let mut stage = Table::try_from(conversion).map_err(fault)?;

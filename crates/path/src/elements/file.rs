@@ -35,8 +35,10 @@ impl Replayed {
     fn check_kept(&self, flow: &mut Flow) -> Result<Facts, Fault> {
         let reader = KeptReader::open(Path::new(&self.path))?;
         let KeptRun { block_bytes, streams, .. } = &reader.run;
-        let problem =
-            format_args!("the blocks of {} have {block_bytes} bytes: write block = {block_bytes}", self.path);
+        let problem = format_args!(
+            "the blocks of {} have {block_bytes} bytes: write block = {block_bytes}",
+            self.path
+        );
         unless(*block_bytes == flow.bytes, "path", problem)?;
         unless(streams.len() <= MAX_THREADS, "path", "has too many streams")?;
         if let Some(first) = streams.first().filter(|one| one.dtype.as_deref() == Some(RAW)) {
@@ -79,7 +81,7 @@ impl SourceElement for Replayed {
         let folder = Path::new(&self.path);
         let streams = KeptReader::open(folder)?.run.streams;
         // All streams have one begin.
-        let begin_ns = KeptReader::open(folder)?.next()?.map_or(0, |block| block.time_ns);
+        let begin_ns = KeptReader::open(folder)?.next_block()?.map_or(0, |block| block.time_ns);
         let source = |(at, stream): (usize, KeptStream)| -> Result<Named, Fault> {
             let source = KeptStreamSource::new(folder, at, begin_ns)?;
             Ok((stream.name, Box::new(source)))
@@ -109,9 +111,9 @@ impl KeptStreamSource {
     }
 
     fn advance(&mut self) -> Result<(), Fault> {
-        self.next = self.reader.next()?;
+        self.next = self.reader.next_block()?;
         while self.next.is_some_and(|block| block.stream as usize != self.stream) {
-            self.next = self.reader.next()?;
+            self.next = self.reader.next_block()?;
         }
         Ok(())
     }
@@ -147,7 +149,9 @@ impl Source for KeptStreamSource {
     fn contents(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let mut blocks = Vec::new();
         let mut reader = KeptReader::open(self.reader.folder())?;
-        while let Some(block) = reader.next()?.filter(|_| blocks.len() < most_keys(self.reader.run.block_bytes)) {
+        while let Some(block) =
+            reader.next_block()?.filter(|_| blocks.len() < most_keys(self.reader.run.block_bytes))
+        {
             if block.stream as usize == self.stream {
                 let mut bytes = vec![0; block.bytes as usize];
                 reader.read(&block, &mut bytes)?;

@@ -55,19 +55,24 @@ pub(crate) struct Written {
 
 /// Options of a verb that keeps its blocks.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Keeping")]
 pub struct Keeping {
-    /// Keep what is read in files in this folder, which is made
-    #[arg(long, value_name = "DIR")]
+    /// Keep what is read in files in this new folder
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub keep: Option<String>,
     /// Begin the next file at this size or age: 4GiB, 10min
-    #[arg(long, value_name = "SIZE|TIME", requires = "keep", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "SIZE|TIME",
+        requires = "keep",
+        hide_short_help = true,
+        help_heading = "Output"
+    )]
     pub rotate: Option<String>,
     /// Way to the disk: past the page cache, through it, or whichever carries more
-    #[arg(long, value_name = "WAY", requires = "keep", default_value = "auto", value_parser = ["auto", "direct", "cached"], hide_short_help = true)]
+    #[arg(long, value_name = "WAY", requires = "keep", default_value = "auto", value_parser = ["auto", "direct", "cached"], hide_short_help = true, help_heading = "Output")]
     pub write: String,
     /// Leave out reading the files back
-    #[arg(long, requires = "keep", hide_short_help = true)]
+    #[arg(long, requires = "keep", hide_short_help = true, help_heading = "Output")]
     pub no_check: bool,
 }
 

@@ -66,6 +66,8 @@ struct BoardFile {
     dialect: Dialect,
     memory_bytes: u64,
     traffic: Arc<ServedTraffic>,
+    /// Number of times that waiting threads were released.
+    releases: Arc<AtomicU64>,
 }
 
 /// Serves an emulated board at `path` until the result is dropped; creates a missing file.
@@ -93,6 +95,7 @@ pub fn serve(board: EmulatedBoard, path: &Path, dialect: Dialect) -> Result<Serv
         board: Arc::new(Mutex::new(board)),
         dialect,
         traffic: Arc::clone(&traffic),
+        releases: Arc::default(),
     };
     let mut config = Config::default();
     config.mount_options = vec![
@@ -187,10 +190,13 @@ impl BoardFile {
         // The driver clears its flag on entry and so forgets earlier interrupts; the emulation does
         // so, too.
         let forgotten = locked(&board).wait(Duration::ZERO);
+        let (releases, before) = (self.releases.clone(), self.releases.load(Ordering::SeqCst));
         std::thread::spawn(move || {
             let status = match forgotten {
                 Err(_) => Err(GONE),
-                Ok(_) => wait_in_slices(&board, timeout_ms),
+                Ok(_) => {
+                    wait_in_slices(&board, timeout_ms, || releases.load(Ordering::SeqCst) != before)
+                }
             };
             match status {
                 Ok(status) => {
@@ -203,9 +209,13 @@ impl BoardFile {
     }
 }
 
-/// Returns the driver's status: 0 fired, 2 timeout. Waits in slices, so that others can use the
-/// board in between.
-fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
+/// Returns the driver's status: 0 fired, 1 released, 2 timeout. Waits in slices, so that others can
+/// use the board in between.
+fn wait_in_slices(
+    board: &Shared,
+    timeout_ms: u32,
+    is_released: impl Fn() -> bool,
+) -> Result<u32, Errno> {
     let slice = Duration::from_millis(1);
     let slices = if timeout_ms == 0 { u32::MAX } else { timeout_ms };
     for _ in 0..slices {
@@ -213,6 +223,9 @@ fn wait_in_slices(board: &Shared, timeout_ms: u32) -> Result<u32, Errno> {
             Ok(true) => return Ok(0),
             Ok(false) => {}
             Err(_) => return Err(GONE),
+        }
+        if is_released() {
+            return Ok(1);
         }
         std::thread::yield_now();
     }
@@ -314,7 +327,10 @@ impl Filesystem for BoardFile {
         match (self.dialect, command) {
             (_, REG_READ | REG_WRITE) => self.register_access(command, in_data, reply),
             (Dialect::Ess, WAIT_IRQ) => self.wait_irq(in_data, reply),
-            (Dialect::Ess, RELEASE_IRQ) => reply.ioctl(0, in_data),
+            (Dialect::Ess, RELEASE_IRQ) => {
+                self.releases.fetch_add(1, Ordering::SeqCst);
+                reply.ioctl(0, in_data);
+            }
             (Dialect::Struck, STRUCK_WAIT_USER) => reply.error(Errno::EIO),
             _ => reply.error(Errno::EINVAL),
         }

@@ -3,8 +3,8 @@
 
 use daqmeter_record::border::sum;
 use daqmeter_record::path::{
-    Brings, DiskFall, Interval, LimitFound, PathCost, PathKept, PathLimit, PathRun, PathThread, PathUsed, Served,
-    TriedLayout,
+    Brings, DiskFall, Interval, LimitFound, PathCost, PathKept, PathLimit, PathRun, PathThread,
+    PathUsed, Served, TriedLayout,
 };
 use daqmeter_record::resources::{Resource, What, bottleneck, resources};
 use daqmeter_record::sanitise::shell_word;
@@ -117,7 +117,9 @@ fn kept_files(kept: &PathKept) -> String {
     let (has, files) = (plural(*blocks, "block"), plural(*files, "file"));
     let sync = show_ns(kept.longest_sync_ns as f64);
     let bytes = show_bytes(*bytes);
-    format!("{bytes} in {has} and {files} in {folder}, {by}; {durable}, {compared}; longest synchronisation {sync}")
+    format!(
+        "{bytes} in {has} and {files} in {folder}, {by}; {durable}, {compared}; longest synchronisation {sync}"
+    )
 }
 
 /// Says when the disk took less, why, and for how long the buffers hold that.
@@ -132,7 +134,9 @@ fn falls(run: &PathRun, kept: &PathKept) -> Option<String> {
         let holds_s = buffers * block_bytes / (comes - to_bytes_per_s).max(1.0);
         let [from, to] = [from_bytes_per_s, to_bytes_per_s].map(|rate| show_mb_per_s(*rate));
         let (at, holds) = (show_ns(at_s * 1e9), show_ns(holds_s * 1e9));
-        format!("after {at} it took {to} MB/s in place of {from}: {cause}; the buffers hold that for {holds}")
+        format!(
+            "after {at} it took {to} MB/s in place of {from}: {cause}; the buffers hold that for {holds}"
+        )
     };
     let more = kept.falls.len().saturating_sub(MAX_SHOWN);
     let more = (more > 0).then(|| format!("and {more} more, see intervals.jsonl"));
