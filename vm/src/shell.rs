@@ -187,10 +187,10 @@ pub fn rust_target(triple: &str) -> Result<()> {
 
 /// Programs that CI starts, and Debian's packages that have them.
 const PROGRAMS: &str = "aarch64-linux-gnu-gcc busybox chromium cpio dpkg-deb fdtput g++ gcc-12 \
-     identify ip make nft qemu-aarch64-static qemu-system-aarch64 qemu-system-x86_64 sparse tc xz";
+     identify ip make mkfs.xfs nft qemu-aarch64-static qemu-system-aarch64 qemu-system-x86_64 sparse tc xz";
 const PACKAGES: &str = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross chromium cpio dpkg g++ gcc-12 \
      device-tree-compiler imagemagick iproute2 make nftables python3-venv qemu-user-static \
-     qemu-system-arm qemu-system-x86 sparse xz-utils";
+     qemu-system-arm qemu-system-x86 sparse xfsprogs xz-utils";
 
 /// Installs the packages if a program is missing.
 pub fn packages() -> Result<()> {

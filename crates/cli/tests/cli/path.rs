@@ -185,3 +185,74 @@ fn a_path_is_listed_by_its_name_or_its_file_and_what_is_wrong_with_it_is_named()
     let toml = done("list felix-card --toml");
     assert!(toml.contains("[[stage]]\nkind = \"tcp\""), "{toml}");
 }
+
+/// A recorder's path, and one that replays what it kept, with a stage.
+const KEPT: [(&str, &str); 2] = [
+    (
+        "record.toml",
+        "title = 't'\nblock = '4KiB'\nrate = '100Hz'\n[source]\nkind = 'memory'\n[sink]\nkind = 'file'\npath = 'run'\nkeep = true\n",
+    ),
+    (
+        "replay.toml",
+        "title = 't'\nblock = '4KiB'\n[source]\nkind = 'file'\npath = 'run'\n[[stage]]\nkind = 'copy'\n[sink]\nkind = 'file'\npath = 'again'\nkeep = true\n",
+    ),
+];
+
+#[test]
+fn a_kept_run_is_complete_and_replayed_at_its_own_times() {
+    let folder = Folder::new();
+    KEPT.iter().for_each(|(name, text)| folder.write(name, text));
+    let shown = folder.done("path run record.toml --time 200ms");
+    assert!(shown.contains("20 blocks and 1 file in run"), "{shown}");
+    assert!(shown.contains("all durable, all read back and equal"), "{shown}");
+    let checked = folder.done("check run");
+    assert!(checked.starts_with("run: complete: 80 KiB in 20 blocks, each as it was"), "{checked}");
+    let (_, refused) = folder.ends_with(2, "path run record.toml --time 200ms");
+    assert!(refused.contains("run is there and holds something: name another folder"), "{refused}");
+    folder.done("path run replay.toml --time 10s -q");
+    for file in ["run", "again"].map(|run| format!("{run}/memory.0000.dat")) {
+        assert_eq!(std::fs::metadata(folder.path(&file)).unwrap().len(), 80 << 10, "{file}");
+    }
+    let [first, again] = ["run", "again"].map(|run| {
+        let found: Value =
+            serde_json::from_str(&folder.done(&format!("check {run} --json"))).unwrap();
+        assert_eq!(found["complete"], true, "{found}");
+        let time = |name: &str| found["streams"][0][name].as_u64().unwrap();
+        Duration::from_nanos(time("end_ns") - time("begin_ns"))
+    });
+    // 19 periods of 10 ms, however late a busy host is with the blocks.
+    assert_eq!(first.as_millis(), 190);
+    assert!(again.abs_diff(first) < Duration::from_millis(2), "{again:?} in place of {first:?}");
+    // One changed byte is found, with its place.
+    let path = folder.path("run/memory.0000.dat");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[5 * 4096 + 9] ^= 4;
+    std::fs::write(&path, bytes).unwrap();
+    let (checked, _) = folder.ends_with(1, "check run");
+    let wanted = "run/memory.0000.dat: block 5 at byte 20480 is not as it was written";
+    assert!(checked.contains(wanted) && checked.contains("run: not complete"), "{checked}");
+}
+
+#[test]
+fn a_search_for_the_largest_rate_keeps_one_run() {
+    let folder = Folder::new();
+    let (name, text) = KEPT[0];
+    folder.write(name, text.replace("rate = '100Hz'\n", ""));
+    let write = "--set sink.write=cached";
+    folder.done(&format!("path run record.toml {write} --max --time 4s --keep 60ms -q"));
+    assert_eq!(folder.files(), 2, "the path and one run");
+    folder.done("check run");
+}
+
+#[test]
+fn losses_of_a_kept_run_are_named_by_its_check() {
+    let folder = Folder::new();
+    let text =
+        KEPT[0].1.replace("[sink]", "[[stage]]\nkind = 'drop'\nshare = 0.3\nseed = 1\n[sink]");
+    folder.write("record.toml", text);
+    folder.done("path run record.toml --time 300ms -q");
+    let (checked, _) = folder.ends_with(1, "check run");
+    for wanted in ["run: not complete: ", "   missing ", " lost by drop"] {
+        assert!(checked.contains(wanted), "{wanted}: {checked}");
+    }
+}

@@ -9,12 +9,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::mem::swap;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use daqmeter_harness::Fault;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_harness::facts::utc_now;
 use daqmeter_record::path::PathKept;
 use daqmeter_record::units::show_bytes;
@@ -488,12 +488,19 @@ fn chosen(settings: &KeepSettings) -> Result<WriteBy, Fault> {
     if !settings.block_bytes.is_multiple_of(SECTOR_BYTES) {
         return Ok(WriteBy::Cached);
     }
+    // The runs of a search go the same way.
+    static KNOWN: Mutex<Option<(PathBuf, usize, WriteBy)>> = Mutex::new(None);
+    let mut known = locked(&KNOWN);
+    if let Some((folder, bytes, way)) = &*known
+        && (folder, *bytes) == (&settings.folder, settings.block_bytes)
+    {
+        return Ok(*way);
+    }
     let direct = trial(settings, WriteBy::Direct)?;
     let cached = trial(settings, WriteBy::Cached)?.unwrap_or(0.0);
-    Ok(match direct {
-        Some(direct) if direct > cached => WriteBy::Direct,
-        _ => WriteBy::Cached,
-    })
+    let way = if direct > Some(cached) { WriteBy::Direct } else { WriteBy::Cached };
+    *known = Some((settings.folder.clone(), settings.block_bytes, way));
+    Ok(way)
 }
 
 /// Writes for a short time. Returns bytes per second until they are durable; `None` if the file
