@@ -9,6 +9,7 @@ mod streams;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use daqmeter_harness::Fault;
 use daqmeter_record::Ledger;
 use daqmeter_stats::LogHistogram;
 use daqmeter_sys::clock::monotonic_ns;
@@ -78,6 +79,8 @@ pub struct Report {
     pub lost: u64,
     pub bad_pages: u64,
     pub refused: Vec<String>,
+    /// Reason for which not all pages are kept.
+    pub unkept: Option<String>,
     pub accounts: Vec<FinalAccount>,
     /// Addresses of publishers whose account did not come.
     pub without_account: Vec<String>,
@@ -106,6 +109,9 @@ impl Report {
     }
 }
 
+/// Takes each page of a publisher as it came, for a recorder.
+pub type PageKeeper = Box<dyn FnMut(usize, &FelixFrame, &[u8]) -> Result<(), Fault> + Send>;
+
 struct Publisher {
     address: String,
     tags: Vec<u64>,
@@ -128,6 +134,7 @@ pub struct Receiver {
     pub notes: Vec<String>,
     /// Work at each page and account: an experiment, or a slow consumer.
     pub slowed: Option<Slowed>,
+    pub keeper: Option<PageKeeper>,
 }
 
 impl Receiver {
@@ -160,6 +167,26 @@ impl Receiver {
             receiver.publishers.push(publisher);
         }
         Ok(receiver)
+    }
+
+    /// Takes a page that was kept, with its frame before it.
+    ///
+    /// # Errors
+    /// No such page.
+    pub fn take_kept(&mut self, page: &[u8]) -> Result<(), String> {
+        let (head, body) = page.split_first_chunk().ok_or("shorter than a frame")?;
+        let frame = FelixFrame::parse(head).map_err(|error| error.to_string())?;
+        self.streams.takes_all = true;
+        let good = self.streams.page(body);
+        // Its times were those of the run.
+        self.count_page(&FelixFrame { birth_ns: 0, ..frame }, good);
+        self.last_ns = self.first_ns;
+        Ok(())
+    }
+
+    /// Addresses of the publishers.
+    pub fn addresses(&self) -> Vec<String> {
+        self.publishers.iter().map(|one| one.address.clone()).collect()
     }
 
     pub fn has_data(&self) -> bool {
@@ -266,6 +293,10 @@ impl Receiver {
                 self.take_account(at, body);
                 ended = true;
                 continue;
+            }
+            if let Some(Err(fault)) = self.keeper.as_mut().map(|keep| keep(at, &frame, body)) {
+                self.keeper = None;
+                self.report.unkept = Some(fault.0);
             }
             let good = frame.kind == FrameKind::Messages && self.streams.page(body);
             self.count_page(&frame, good);

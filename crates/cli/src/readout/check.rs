@@ -15,6 +15,7 @@ use daqmeter_record::sanitise;
 use daqmeter_report::table::{numbers_from, paragraphs};
 
 use super::options::{channel, channels, elink};
+use super::{pages, receive};
 use crate::arguments::count;
 use crate::output::{Ended, Failure, emit};
 use crate::progress::Progress;
@@ -24,7 +25,7 @@ use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/readout-check.txt"))]
 pub(crate) struct Arguments {
-    /// Files of blocks; - is stdin
+    /// Files of blocks, or folders of kept pages; - is stdin
     #[arg(required_unless_present = "scenario")]
     files: Vec<PathBuf>,
     /// Check the card of this scenario instead of a file
@@ -68,7 +69,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if let Some(scenario) = &arguments.scenario {
         judgement = arguments.show(&arguments.check_card(scenario)?)?;
     }
-    for path in &arguments.files {
+    let (folders, files): (Vec<&PathBuf>, _) =
+        arguments.files.iter().partition(|path| path.is_dir());
+    for folder in folders {
+        let (name, report) = (folder.display().to_string(), pages::received(folder)?);
+        let kept = receive::judge(&name, &report, arguments.json, &arguments.limits)?;
+        judgement = judgement.max(kept);
+    }
+    for path in files {
         let name = path.display().to_string();
         let checked = match path.to_str() {
             Some("-") => check(io::stdin(), &arguments.options()),

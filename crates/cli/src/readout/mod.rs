@@ -5,6 +5,7 @@ mod check;
 mod emulate;
 mod ledgers;
 mod options;
+mod pages;
 mod receive;
 mod record;
 mod run;

@@ -17,12 +17,13 @@ use serde_json::{Value, json};
 
 use super::ledgers::{not_closed, show};
 use super::options::{Network, Waiting, elink};
+use super::pages::KeepPages;
 use super::tohost::CARD_IS_LOST;
 use crate::arguments::duration;
 use crate::interrupt;
 use crate::metrics::{SHOW, is_due};
 use crate::output::{Ended, Failure, tell};
-use crate::verdict::{Findings, Measure, Verdict};
+use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Subscribe to publishers and check all that comes: a software read-out driver for tests.
 #[derive(Debug, Clone, Args)]
@@ -40,38 +41,53 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     #[command(flatten)]
+    keeping: KeepPages,
+    #[command(flatten)]
     network: Network,
 }
 
-impl Arguments {
-    fn verdict(&self, report: &Report) -> Verdict {
-        let (faults, chunks) = (report.faults(), report.chunks());
-        let mut findings = Findings::of(chunks, "event");
-        let without = report.without_account.iter();
-        let without = without.map(|address| format!("missing: the account of {address}"));
-        let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost);
-        findings.missing.extend(without.chain(lost_cards.map(|_| CARD_IS_LOST.to_owned())));
-        for (count, what) in [
-            (not_closed(&report.ledgers), "streams that are not fully accounted for"),
-            (faults.payload, "events with wrong bytes"),
-            (faults.wrong_elink, "events of another E-link"),
-            (report.bad_pages, "pages that cannot be read"),
-            (report.refused.len() as u64, "publishers that refused"),
-        ] {
-            findings.fault(count, what);
-        }
-        let cut = report.sum(|stream| stream.truncated);
-        findings.values = vec![
-            (Measure::Loss, faults.missing + cut, chunks + faults.missing),
-            (Measure::Order, faults.duplicates + faults.out_of_order, chunks),
-            (Measure::Connections, report.lost, 0),
-            (Measure::Flags, report.sum(|stream| stream.flagged), chunks),
-            (Measure::Resets, faults.resets, chunks),
-        ];
-        findings.falls = (faults.falls, faults.falls_missing);
-        findings.verdict(&self.network.limits)
-    }
+/// Shows what a receiver found, and judges it.
+pub(super) fn judge(
+    name: &str,
+    report: &Report,
+    json: bool,
+    limits: &Limits,
+) -> Result<Judgement, Failure> {
+    let verdict = verdict(report, limits);
+    show(json, &json_line(name, report, &verdict), &report.ledgers, &verdict)?;
+    Ok(verdict.judgement())
+}
 
+fn verdict(report: &Report, limits: &Limits) -> Verdict {
+    let (faults, chunks) = (report.faults(), report.chunks());
+    let mut findings = Findings::of(chunks, "event");
+    let without = report.without_account.iter();
+    let without = without.map(|address| format!("missing: the account of {address}"));
+    let lost_cards = report.accounts.iter().filter(|one| one.card_is_lost);
+    findings.missing.extend(without.chain(lost_cards.map(|_| CARD_IS_LOST.to_owned())));
+    for (count, what) in [
+        (not_closed(&report.ledgers), "streams that are not fully accounted for"),
+        (faults.payload, "events with wrong bytes"),
+        (faults.wrong_elink, "events of another E-link"),
+        (report.bad_pages, "pages that cannot be read"),
+        (report.refused.len() as u64, "publishers that refused"),
+        (u64::from(report.unkept.is_some()), "recorders that failed"),
+    ] {
+        findings.fault(count, what);
+    }
+    let cut = report.sum(|stream| stream.truncated);
+    findings.values = vec![
+        (Measure::Loss, faults.missing + cut, chunks + faults.missing),
+        (Measure::Order, faults.duplicates + faults.out_of_order, chunks),
+        (Measure::Connections, report.lost, 0),
+        (Measure::Flags, report.sum(|stream| stream.flagged), chunks),
+        (Measure::Resets, faults.resets, chunks),
+    ];
+    findings.falls = (faults.falls, faults.falls_missing);
+    findings.verdict(limits)
+}
+
+impl Arguments {
     fn wanted(&self) -> Result<Vec<(Publish, Vec<u64>)>, Failure> {
         let tag = |number: &u16| Fid::of_elink(0, 0, Elink::new(*number)).to_u64();
         let tags: Vec<u64> = self.elinks.iter().map(tag).collect();
@@ -102,10 +118,11 @@ impl Arguments {
         const SOME_SECONDS: Duration = Duration::from_secs(3);
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
+        let recorder = self.keeping.begin(&mut receiver)?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
         let (page, mut shown) = (self.network.metrics.served(|_| {})?, None);
         let (mut told, mut told_lost) = (None, 0);
-        let report = receiver.run(&ended.0, |receiver| {
+        let mut report = receiver.run(&ended.0, |receiver| {
             if let Some((address, silent)) = receiver.silent() {
                 waiting.heard(silent);
                 match receiver.has_data() {
@@ -134,6 +151,9 @@ impl Arguments {
         });
         if let Some(why) = report.refused.first().filter(|_| report.chunks() == 0) {
             return Err(Failure::refused(why));
+        }
+        if let Some(recorder) = recorder {
+            recorder.end(&mut report);
         }
         let nothing_came = report.pages == 0 && report.accounts.is_empty();
         if nothing_came && waiting.is_over() && !stop.is_set() {
@@ -167,17 +187,17 @@ fn so_far(report: &Report) -> (Ledger, u64) {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     chain::pin(arguments.pin)?;
+    arguments.keeping.ready()?;
     let report = match arguments.receive(&stop) {
         Err(_) if stop.is_set() => return Ok(ExitCode::SUCCESS),
         received => received?,
     };
-    for why in &report.refused {
+    for why in report.refused.iter().chain(&report.unkept) {
         tell(&format!("daqmeter: {why}"));
     }
-    let verdict = arguments.verdict(&report);
-    let line = json_line(&report, &verdict);
-    show(arguments.network.json, &line, &report.ledgers, &verdict)?;
-    Ok(verdict.judgement().code())
+    let Network { json, limits, .. } = &arguments.network;
+    let name = format!("receiver {}", std::process::id());
+    judge(&name, &report, *json, limits).map(Judgement::code)
 }
 
 /// Returns the rate of pages whose first and last are this time apart, which holds one page less.
@@ -187,8 +207,7 @@ fn bytes_per_s(pages: u64, bytes: u64, span_ns: u64) -> Option<f64> {
     (pages > 1 && span_ns > 0).then(|| after_first / span_ns as f64 * 1e9)
 }
 
-fn json_line(report: &Report, verdict: &Verdict) -> Value {
-    let name = format!("receiver {}", std::process::id());
+fn json_line(name: &str, report: &Report, verdict: &Verdict) -> Value {
     let (latency, seconds) = (&report.latency_ns, report.span_ns as f64 * 1e-9);
     let quantile = |share| latency.supported_quantile(share);
     json!({

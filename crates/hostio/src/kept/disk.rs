@@ -55,6 +55,7 @@ struct State {
     /// Number, end and blocks of each stream's file with the last block.
     ends: Vec<(u32, u64, u64)>,
     fault: Option<Fault>,
+    has_new_file: bool,
     is_over: bool,
 }
 
@@ -77,6 +78,7 @@ impl Progress {
     pub(super) fn begin_file(&self, file: Arc<File>) {
         let mut state = locked(&self.state);
         state.kept.files += 1;
+        state.has_new_file = state.kept.files > self.streams.len() as u64;
         state.files.push(file);
         self.wake.notify_one();
     }
@@ -129,7 +131,10 @@ impl Progress {
     fn synchronise(&self) -> std::io::Result<u64> {
         let (files, ends, blocks, bytes) = {
             let mut state = locked(&self.state);
-            let files = std::mem::take(&mut state.files);
+            let files = state.files.clone();
+            // One that only both lists have has ended: this is its last time.
+            state.files.retain(|file| Arc::strong_count(file) > 2);
+            state.has_new_file = false;
             (files, state.ends.clone(), state.kept.blocks, state.kept.bytes)
         };
         let begin = Instant::now();
@@ -142,8 +147,6 @@ impl Progress {
         File::open(&self.folder)?.sync_all()?;
         let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut state = locked(&self.state);
-        // The others are the recorder's, too, and grow.
-        state.files.extend(files.into_iter().filter(|file| Arc::strong_count(file) > 1));
         state.kept.durable_blocks = blocks;
         state.kept.durable_bytes = bytes;
         state.kept.longest_sync_ns = state.kept.longest_sync_ns.max(ns);
@@ -230,11 +233,22 @@ impl Background {
         loop {
             let is_over = {
                 let state = locked(&self.progress.state);
-                let waits = |state: &mut State| !state.is_over;
-                let waited = self.progress.wake.wait_timeout_while(state, EVERY, waits);
+                let left = EVERY.saturating_sub(last.0.elapsed());
+                let waits = |state: &mut State| !state.is_over && !state.has_new_file;
+                let waited = self.progress.wake.wait_timeout_while(state, left, waits);
                 waited.map_or(true, |(state, _)| state.is_over)
             };
-            let done = self.interval(begin, &mut last, is_over);
+            let synchronised = self.progress.synchronise();
+            let done = match synchronised {
+                Ok(ns) if is_over || last.0.elapsed() >= EVERY => {
+                    self.interval(ns, begin, &mut last, is_over)
+                }
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    let folder = self.progress.folder.display();
+                    Err(Fault::new(format!("synchronise {folder}: {error}")))
+                }
+            };
             if let Err(fault) = done {
                 locked(&self.progress.state).fault.get_or_insert(fault);
             }
@@ -246,13 +260,11 @@ impl Background {
 
     fn interval(
         &mut self,
+        sync_ns: u64,
         begin: Instant,
         last: &mut (Instant, u64),
         is_over: bool,
     ) -> Result<(), Fault> {
-        let folder = self.progress.folder.display().to_string();
-        let refused = |error: std::io::Error| Fault::new(format!("synchronise {folder}: {error}"));
-        let sync_ns = self.progress.synchronise().map_err(refused)?;
         let kept = self.progress.kept();
         let now = Instant::now();
         let seconds = (now - last.0).as_secs_f64();

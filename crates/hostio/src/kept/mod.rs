@@ -143,6 +143,27 @@ impl KeptBlock {
 }
 
 impl KeptStream {
+    /// Makes the streams of these sources, of bytes or of numbers of a type and the shape of a
+    /// block. Files have the names of the sources: `/dev/sis8300-6` is `sis8300-6`.
+    pub fn all(names: &[String], numbers: Option<(&str, &[usize])>) -> Vec<KeptStream> {
+        let file = |name: &String| -> String {
+            let last = name.rsplit('/').next().unwrap_or_default();
+            last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+        };
+        let files: Vec<String> = names.iter().map(file).collect();
+        let is_once = |file: &String| files.iter().filter(|other| *other == file).count() == 1;
+        let stream = |(at, name): (usize, &String)| KeptStream {
+            name: name.clone(),
+            file: match &files[at] {
+                file if !file.is_empty() && is_once(file) => file.clone(),
+                file => format!("{file}-{at}").trim_start_matches('-').to_owned(),
+            },
+            dtype: numbers.map(|(dtype, _)| dtype.to_owned()),
+            shape: numbers.map_or_else(Vec::new, |(_, shape)| shape.to_vec()),
+        };
+        names.iter().enumerate().map(stream).collect()
+    }
+
     /// Path of one of its files.
     fn path(&self, folder: &Path, number: u32) -> PathBuf {
         let ending = if self.dtype.is_some() { "npy" } else { "dat" };

@@ -1,8 +1,10 @@
 //! How a run is kept.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use daqmeter_record::units::{parse_bytes, parse_duration};
 use daqmeter_sys::memory::Pages;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,22 @@ pub enum WriteBy {
 pub enum Rotation {
     Bytes(u64),
     Time(Duration),
+}
+
+impl FromStr for Rotation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rotation, String> {
+        let bytes = parse_bytes(text).map(Rotation::Bytes);
+        let rotation = bytes.or_else(|_| parse_duration(text).map(Rotation::Time));
+        let is_sound = |rotation: &Rotation| match rotation {
+            Rotation::Bytes(bytes) => *bytes >= 1 << 20,
+            Rotation::Time(time) => *time >= Duration::from_secs(1),
+        };
+        rotation.ok().filter(is_sound).ok_or_else(|| {
+            format!("is `{text}`; a size from 1MiB on or a time from 1s on is wanted")
+        })
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use daqmeter_harness::{Fault, locked};
 use daqmeter_harness::facts::utc_now;
+use daqmeter_harness::{Fault, locked};
 use daqmeter_record::path::PathKept;
 use daqmeter_record::units::show_bytes;
 use daqmeter_sys::clock::monotonic_ns;

@@ -6,7 +6,6 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::{Fault, Problem};
@@ -16,7 +15,6 @@ use daqmeter_hostio::kept::{
 };
 use daqmeter_hostio::sum::sum;
 use daqmeter_record::path::PathKept;
-use daqmeter_record::units::{parse_bytes, parse_duration};
 use daqmeter_record::written::ByteSize;
 use daqmeter_sys::host::DIRECT;
 use daqmeter_sys::memory::Pages;
@@ -24,7 +22,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::cancel::Cuts;
-use crate::definition::flow::{Flow, Numbers, Place, SPAN_BYTES, unless};
+use crate::definition::flow::{Flow, Numbers, Place, SPAN_BYTES, unless, wrong};
 use crate::definition::kind::{Facts, SinkElement};
 use crate::element::{Block, Confirmed, Label, Sink};
 
@@ -95,19 +93,6 @@ impl Keeping {
 /// Most bytes of a file that is not kept.
 const USUAL_MAX: ByteSize = ByteSize(256 << 20);
 
-fn rotation(text: &str) -> Result<Rotation, Fault> {
-    let bytes = parse_bytes(text).map(Rotation::Bytes);
-    let rotation = bytes.or_else(|_| parse_duration(text).map(Rotation::Time));
-    let is_sound = match rotation {
-        Ok(Rotation::Bytes(bytes)) => bytes >= 1 << 20,
-        Ok(Rotation::Time(time)) => time >= Duration::from_secs(1),
-        Err(_) => false,
-    };
-    let problem = format_args!("is `{text}`; a size from 1MiB on or a time from 1s on is wanted");
-    unless(is_sound, "rotate", problem)?;
-    rotation.map_err(Fault::new)
-}
-
 impl Written {
     /// Checks the fields of a folder that is kept.
     fn check_kept(&mut self, flow: &Flow) -> Result<Facts, Fault> {
@@ -119,7 +104,8 @@ impl Written {
             "blocks of {bytes} bytes come; past the page cache, multiples of {SECTOR_BYTES} are wanted"
         );
         unless(is_whole, "write", problem)?;
-        self.rotation = self.rotate.as_deref().map(rotation).transpose()?;
+        let rotation = self.rotate.as_deref().map(str::parse).transpose();
+        self.rotation = rotation.or_else(|problem: String| wrong("rotate", problem))?;
         self.numbers = flow.known_numbers();
         self.streams.clone_from(&flow.streams);
         let devices = vec![parent(&self.path)];
@@ -212,7 +198,8 @@ impl Sink for KeptSink {
             block_bytes: *block_bytes,
             pages: Pages::Transparent,
         };
-        let writer = KeptWriter::begin(settings, streams(&kept.streams, kept.numbers.as_ref()))?;
+        let numbers = kept.numbers.as_ref().map(|numbers| (numbers.dtype, &numbers.shape[..]));
+        let writer = KeptWriter::begin(settings, KeptStream::all(&kept.streams, numbers))?;
         *self = KeptSink::Open(Box::new(writer));
         Ok(())
     }
@@ -259,27 +246,6 @@ impl Sink for KeptSink {
             KeptSink::Closed(..) => None,
         }
     }
-}
-
-/// Names the files of the streams after their sources: `/dev/sis8300-6` is `sis8300-6`.
-fn streams(names: &[String], numbers: Option<&Numbers>) -> Vec<KeptStream> {
-    let file = |name: &String| -> String {
-        let last = name.rsplit('/').next().unwrap_or_default();
-        let letters = last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
-        letters.collect()
-    };
-    let files: Vec<String> = names.iter().map(file).collect();
-    let is_once = |file: &String| files.iter().filter(|other| *other == file).count() == 1;
-    let stream = |(at, name): (usize, &String)| KeptStream {
-        name: name.clone(),
-        file: match &files[at] {
-            file if !file.is_empty() && is_once(file) => file.clone(),
-            file => format!("{file}-{at}").trim_start_matches('-').to_owned(),
-        },
-        dtype: numbers.map(|numbers| numbers.dtype.to_owned()),
-        shape: numbers.map_or_else(Vec::new, |numbers| numbers.shape.clone()),
-    };
-    names.iter().enumerate().map(stream).collect()
 }
 
 /// A file that is made, filled from its beginning again and again, read back, and removed.

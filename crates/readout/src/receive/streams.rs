@@ -29,6 +29,8 @@ pub(super) struct Streams {
     pub(super) all: Vec<Stream>,
     pub(super) places: HashMap<u64, usize>,
     offered: HashSet<u64>,
+    /// True takes all tags: nobody offered any.
+    pub(super) takes_all: bool,
     strides: SimilarByStride,
 }
 
@@ -69,7 +71,8 @@ impl Streams {
 
     /// Place of a tag's stream. `None` for a tag that was not offered.
     fn place_of(&mut self, tag: u64) -> Option<usize> {
-        if !self.places.contains_key(&tag) && self.offered.contains(&tag) {
+        let is_offered = self.takes_all || self.offered.contains(&tag);
+        if !self.places.contains_key(&tag) && is_offered {
             let report = StreamReport { tag, ..StreamReport::default() };
             self.places.insert(tag, self.all.len());
             self.all.push(Stream { check: FragmentCheck::new(elink_of(tag)), report });

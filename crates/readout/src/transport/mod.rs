@@ -8,6 +8,8 @@
 pub mod bus;
 mod tcp;
 
+pub use tcp::MAX_BODY_BYTES;
+
 use std::time::Duration;
 
 use daqmeter_wire::felix::page::FelixFrame;

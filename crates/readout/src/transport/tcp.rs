@@ -20,7 +20,7 @@ use crate::peer::from_peer;
 use crate::scenario::Publish;
 
 /// Longest page or account; it bounds the memory that a publisher can ask for.
-const MAX_BODY_BYTES: usize = 4 << 20;
+pub const MAX_BODY_BYTES: usize = 4 << 20;
 /// Time after which a connection without a subscription is dropped; limit of the wait for a
 /// greeting.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);

@@ -132,13 +132,28 @@ fn a_publisher_that_is_stopped_is_whole_and_so_is_its_receiver() {
     let more = "--address 127.0.0.1:0 --metrics 127.0.0.1:0";
     let tohost = start(&format!("tohost gbt --card {at} {more}"));
     let page = word_after(&tohost, "metrics at http://");
-    let mut receive = start(&format!("receive {}", word_after(&tohost, "publishes at ")));
+    let folder = Folder::new();
+    let (publisher, run) = (word_after(&tohost, "publishes at "), folder.path("run"));
+    let mut receive = start(&format!("receive {publisher} --keep {}", run.display()));
     reads(&page);
     let text = interrupted(tohost, "TERM");
     assert!(text.contains("verdict: passed: loss 0"), "{text}");
     let (code, text) = receive.end();
     assert!(code == Some(0) && text.contains("verdict: passed: loss 0"), "{text}");
     assert_eq!(card.end().0, Some(0));
+    // The pages that it kept have the same chunks.
+    let chunks = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with(" chunks ")).expect("chunks");
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    folder.done("check run");
+    assert_eq!(chunks(&folder.done("readout check run")), chunks(&text));
+    let page = std::fs::read_dir(&run).unwrap().map(|file| file.unwrap().path());
+    let page = page.into_iter().find(|path| path.extension().is_some_and(|end| end == "dat"));
+    let mut bytes = std::fs::read(page.as_ref().unwrap()).unwrap();
+    bytes[60] ^= 1;
+    std::fs::write(page.unwrap(), bytes).unwrap();
+    folder.ends_with(1, "check run");
 }
 
 #[test]
