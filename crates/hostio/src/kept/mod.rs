@@ -39,6 +39,8 @@ const INDEX: &str = "index";
 /// Longest `run.json` that is read.
 const MAX_RUN_BYTES: u64 = 256 << 20;
 const MAX_STREAMS: usize = 4096;
+/// Largest block, of four bytes for each of the largest block of a path.
+const MAX_BLOCK_BYTES: usize = 1 << 30;
 
 /// Content of `run.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -234,6 +236,10 @@ impl KeptRun {
         }
         if !(1..=MAX_STREAMS).contains(&run.streams.len()) || !run.streams.iter().all(is_sound) {
             return Err(fault("names no streams, or files outside of its folder".to_owned()));
+        }
+        if run.block_bytes > MAX_BLOCK_BYTES {
+            let bytes = run.block_bytes;
+            return Err(fault(format!("its blocks have {bytes} bytes; {MAX_BLOCK_BYTES} at most")));
         }
         Ok(run)
     }

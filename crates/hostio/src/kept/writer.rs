@@ -39,8 +39,10 @@ const NOT_RESERVED: u64 = 16;
 /// Bytes and time of each trial of a way to write.
 const TRIAL_BYTES: usize = 128 << 20;
 const TRIAL_TIME: Duration = Duration::from_millis(400);
-/// Longest time for which entries of the index wait for others.
+/// Time from one addition to the index to the next, unless many entries wait.
 const INDEX_NS: u64 = 5_000_000;
+/// Time after the last block from which on the next one is waited for: no other follows soon.
+const ALONE_NS: u64 = 50_000_000;
 const INDEX_BYTES: usize = 64 * KeptBlock::BYTES;
 
 /// Current file of a stream.
@@ -80,7 +82,9 @@ pub struct KeptWriter {
     first: u64,
     index: Arc<File>,
     entries: Vec<u8>,
-    entries_since_ns: u64,
+    /// Times of the last addition to the index, and of the last block.
+    indexed_ns: u64,
+    taken_ns: u64,
     /// UTC less the monotonic clock.
     utc_ns: u64,
     /// What was taken of each stream, and what of it is in the index.
@@ -118,7 +122,11 @@ pub fn unless_taken(folder: &Path) -> Result<(), Fault> {
 
 fn make_folder(folder: &Path) -> Result<(), Fault> {
     unless_taken(folder)?;
-    fs::create_dir_all(folder).map_err(|error| failed("make", folder, &error))
+    let made = fs::create_dir_all(folder).and_then(|()| {
+        // Its name is to be durable, too.
+        File::open(folder.canonicalize()?.parent().unwrap_or(folder))?.sync_all()
+    });
+    made.map_err(|error| failed("make", folder, &error))
 }
 
 fn opened(path: &Path, is_direct: bool) -> std::io::Result<File> {
@@ -189,8 +197,16 @@ impl KeptWriter {
     /// # Errors
     /// The folder is there and not empty, or the disk takes nothing.
     pub fn begin(settings: KeepSettings, streams: Vec<KeptStream>) -> Result<KeptWriter, Fault> {
+        make_folder(&settings.folder)?;
         let folder = settings.folder.clone();
-        make_folder(&folder)?;
+        KeptWriter::in_folder(settings, streams).inspect_err(|_| {
+            // It was empty.
+            let _ = fs::remove_dir_all(folder);
+        })
+    }
+
+    fn in_folder(settings: KeepSettings, streams: Vec<KeptStream>) -> Result<KeptWriter, Fault> {
+        let folder = settings.folder.clone();
         let write = chosen(&settings)?;
         let is_direct = write == WriteBy::Direct;
         let run = KeptRun {
@@ -225,7 +241,8 @@ impl KeptWriter {
             first: 0,
             index,
             entries: Vec::with_capacity(2 * INDEX_BYTES),
-            entries_since_ns: 0,
+            indexed_ns: 0,
+            taken_ns: 0,
             utc_ns: utc_less_monotonic_ns(),
             progress,
             background: Some(background),
@@ -288,7 +305,9 @@ impl KeptWriter {
         if is_held || self.queue.depth() == 1 {
             self.progress.waited(monotonic_ns() - begin_ns);
         }
-        while self.retire(false)? {}
+        let is_alone = begin_ns > self.taken_ns + ALONE_NS;
+        self.taken_ns = begin_ns;
+        while self.retire(is_alone)? {}
         self.index(false)
     }
 
@@ -304,9 +323,6 @@ impl KeptWriter {
             pending.1 = true;
         }
         while let Some((block, true)) = self.pending.front() {
-            if self.entries.is_empty() {
-                self.entries_since_ns = monotonic_ns();
-            }
             self.entries.extend_from_slice(&block.to_bytes());
             self.pending.pop_front();
             self.first += 1;
@@ -316,9 +332,8 @@ impl KeptWriter {
 
     /// Adds the entries of blocks that are written to the index, many at once or those that waited.
     fn index(&mut self, all: bool) -> Result<(), Fault> {
-        let is_due = all
-            || self.entries.len() >= INDEX_BYTES
-            || monotonic_ns() > self.entries_since_ns + INDEX_NS;
+        let is_due =
+            all || self.entries.len() >= INDEX_BYTES || monotonic_ns() > self.indexed_ns + INDEX_NS;
         if self.entries.is_empty() || !is_due {
             return Ok(());
         }
@@ -335,6 +350,7 @@ impl KeptWriter {
         }
         self.progress.indexed(&blocks);
         self.entries.clear();
+        self.indexed_ns = monotonic_ns();
         Ok(())
     }
 
