@@ -155,12 +155,12 @@ impl KeptCheck {
         let (last_file, end, blocks) = own.last;
         let is_next = own.numbers.is_none()
             || (file == last_file && offset == end)
-            || (file == last_file + 1 && offset == header);
+            || (Some(file) == last_file.checked_add(1) && offset == header);
         let before = own.numbers.map_or(number.checked_sub(1), |(_, last)| Some(last));
         let gap = before.map_or(0..0, |before| before + 1..number);
         let is_later = own.numbers.is_none_or(|(_, last)| number > last);
         if !gap.is_empty() {
-            own.missing += gap.end - gap.start;
+            own.missing = own.missing.saturating_add(gap.end - gap.start);
             if own.gaps.len() < MAX_LISTED {
                 own.gaps.push((gap.start, gap.end - 1));
             }

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -48,13 +48,13 @@ pub(super) struct Progress {
 }
 
 #[derive(Default)]
-struct State {
-    kept: PathKept,
+pub(super) struct State {
+    pub(super) kept: PathKept,
     /// Files that were written to since they were synchronised.
     files: Vec<Arc<File>>,
     /// Number, end and blocks of each stream's file with the last block.
-    ends: Vec<(u32, u64, u64)>,
-    fault: Option<Fault>,
+    pub(super) ends: Vec<(u32, u64, u64)>,
+    pub(super) fault: Option<Fault>,
     has_new_file: bool,
     is_over: bool,
 }
@@ -76,7 +76,7 @@ impl Progress {
 
     /// Adds a file; the one before it is synchronised at once.
     pub(super) fn begin_file(&self, file: Arc<File>) {
-        let mut state = locked(&self.state);
+        let mut state = self.state();
         state.kept.files += 1;
         state.has_new_file = state.kept.files > self.streams.len() as u64;
         state.files.push(file);
@@ -92,7 +92,7 @@ impl Progress {
     }
 
     pub(super) fn indexed(&self, blocks: &[KeptBlock]) {
-        let mut state = locked(&self.state);
+        let mut state = self.state();
         for block in blocks {
             state.kept.blocks += 1;
             state.kept.bytes += u64::from(block.bytes);
@@ -102,35 +102,19 @@ impl Progress {
         }
     }
 
-    pub(super) fn entries(&self) -> u64 {
-        locked(&self.state).kept.blocks
-    }
-
-    pub(super) fn ends_of_files(&self) -> Vec<(u32, u64, u64)> {
-        locked(&self.state).ends.clone()
-    }
-
-    pub(super) fn kept(&self) -> PathKept {
-        locked(&self.state).kept.clone()
-    }
-
-    pub(super) fn compared(&self, blocks: u64) {
-        locked(&self.state).kept.compared_blocks += blocks;
-    }
-
-    pub(super) fn fault(&self) -> Option<Fault> {
-        locked(&self.state).fault.clone()
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.state)
     }
 
     pub(super) fn end(&self) {
-        locked(&self.state).is_over = true;
+        self.state().is_over = true;
         self.wake.notify_one();
     }
 
     /// Synchronises what is in the index now. Returns the time that it took, in nanoseconds.
     fn synchronise(&self) -> std::io::Result<u64> {
         let (files, ends, blocks, bytes) = {
-            let mut state = locked(&self.state);
+            let mut state = self.state();
             let files = state.files.clone();
             // One that only both lists have has ended: this is its last time.
             state.files.retain(|file| Arc::strong_count(file) > 2);
@@ -146,7 +130,7 @@ impl Progress {
         // The names of new files.
         File::open(&self.folder)?.sync_all()?;
         let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let mut state = locked(&self.state);
+        let mut state = self.state();
         state.kept.durable_blocks = blocks;
         state.kept.durable_bytes = bytes;
         state.kept.longest_sync_ns = state.kept.longest_sync_ns.max(ns);
@@ -232,7 +216,7 @@ impl Background {
         let mut last = (begin, 0);
         loop {
             let is_over = {
-                let state = locked(&self.progress.state);
+                let state = self.progress.state();
                 let left = EVERY.saturating_sub(last.0.elapsed());
                 let waits = |state: &mut State| !state.is_over && !state.has_new_file;
                 let waited = self.progress.wake.wait_timeout_while(state, left, waits);
@@ -250,7 +234,7 @@ impl Background {
                 }
             };
             if let Err(fault) = done {
-                locked(&self.progress.state).fault.get_or_insert(fault);
+                self.progress.state().fault.get_or_insert(fault);
             }
             if is_over {
                 return;
@@ -265,7 +249,7 @@ impl Background {
         last: &mut (Instant, u64),
         is_over: bool,
     ) -> Result<(), Fault> {
-        let kept = self.progress.kept();
+        let kept = self.progress.state().kept.clone();
         let now = Instant::now();
         let seconds = (now - last.0).as_secs_f64();
         let mut waited_ns = self.progress.waited_ns.swap(0, Ordering::Relaxed);
@@ -313,7 +297,7 @@ impl Background {
                 to_bytes_per_s: interval.written_bytes_per_s,
                 cause: self.evidence.cause(interval, self.before.back(), usual),
             };
-            let mut state = locked(&self.progress.state);
+            let mut state = self.progress.state();
             if state.kept.falls.len() < MAX_FALLS {
                 state.kept.falls.push(fall);
             }
@@ -335,7 +319,7 @@ impl Background {
         let Some(check) = &mut self.check else { return Ok(()) };
         let most = kept.durable_blocks.min(kept.blocks / COMPARED);
         let checked = check.until(most)?;
-        self.progress.compared(checked.blocks);
+        self.progress.state().kept.compared_blocks += checked.blocks;
         checked.faults.into_iter().next().map_or(Ok(()), |fault| Err(Fault::new(fault)))
     }
 }

@@ -13,6 +13,8 @@ use crate::kept::{INDEX, KeptBlock, KeptRun};
 
 /// Entries that are read at once.
 const ENTRIES: usize = 1024;
+/// Largest place in a file: a `loff_t` and a block behind it.
+const MAX_FILE_BYTES: u64 = 1 << 62;
 
 #[derive(Debug)]
 pub struct KeptReader {
@@ -71,7 +73,8 @@ impl KeptReader {
         self.at += 1;
         let most = self.run.block_bytes as u64;
         let block = KeptBlock::of_bytes(&entry).filter(|block| {
-            (block.stream as usize) < self.open.len() && u64::from(block.bytes) <= most
+            let is_place = block.offset <= MAX_FILE_BYTES && u64::from(block.bytes) <= most;
+            (block.stream as usize) < self.open.len() && is_place && block.number < u64::MAX
         });
         block.map(Some).ok_or_else(|| {
             let path = self.folder.join(INDEX);

@@ -278,7 +278,7 @@ impl KeptWriter {
     }
 
     fn begin_write(&mut self, buffer: &mut Buffer, mut block: KeptBlock) -> Result<(), Fault> {
-        if let Some(fault) = self.fault.clone().or_else(|| self.progress.fault()) {
+        if let Some(fault) = self.fault.clone().or_else(|| self.progress.state().fault.clone()) {
             return Err(fault);
         }
         let stream = block.stream as usize;
@@ -337,7 +337,7 @@ impl KeptWriter {
         if self.entries.is_empty() || !is_due {
             return Ok(());
         }
-        let at = self.progress.entries() * KeptBlock::BYTES as u64;
+        let at = self.progress.state().kept.blocks * KeptBlock::BYTES as u64;
         if let Err(error) = (&*self.index).write_all(&self.entries) {
             // A part of an entry is none.
             let _ = self.index.set_len(at);
@@ -378,7 +378,7 @@ impl KeptWriter {
     /// Says what the disk refused.
     fn refused(&self, error: &std::io::Error) -> Fault {
         let folder = self.settings.folder.display();
-        let kept = format!("{} blocks are kept", self.progress.entries());
+        let kept = format!("{} blocks are kept", self.progress.state().kept.blocks);
         Fault::new(match error.kind() {
             ErrorKind::StorageFull => format!("{folder}: the disk is full; {kept}"),
             ErrorKind::QuotaExceeded => format!("{folder}: the quota is used up; {kept}"),
@@ -400,7 +400,7 @@ impl KeptWriter {
             ended = ended.and(self.retire(true).map(drop));
         }
         ended = ended.and(self.index(true));
-        let kept = self.progress.ends_of_files();
+        let kept = self.progress.state().ends.clone();
         for (open, (file, at, blocks)) in self.open.iter_mut().zip(kept) {
             // A file of which no block is kept has its header alone.
             let is_last = file == open.number;
@@ -413,7 +413,7 @@ impl KeptWriter {
             let fault = "a bug in daqmeter: the thread that synchronises panicked";
             ended = ended.and(Err(Fault::new(fault)));
         }
-        ended = ended.and(self.progress.fault().map_or(Ok(()), Err));
+        ended = ended.and(self.progress.state().fault.clone().map_or(Ok(()), Err));
         let totals = self.kept();
         self.run.end = Some(KeptEnd {
             blocks: totals.blocks,
@@ -447,12 +447,12 @@ impl KeptWriter {
             return Ok(0);
         }
         let mut check = KeptCheck::open(&self.settings.folder)?;
-        check.skip(self.progress.kept().compared_blocks);
+        check.skip(self.progress.state().kept.compared_blocks);
         let checked = check.all(&|| false)?;
-        self.progress.compared(checked.blocks);
+        self.progress.state().kept.compared_blocks += checked.blocks;
         match checked.faults.into_iter().next() {
             Some(fault) => Err(Fault::new(fault)),
-            None => Ok(self.progress.kept().compared_blocks),
+            None => Ok(self.progress.state().kept.compared_blocks),
         }
     }
 
@@ -464,14 +464,14 @@ impl KeptWriter {
             _ => "through the page cache".to_owned(),
         };
         let folder = self.settings.folder.display().to_string();
-        PathKept { folder, by, ..self.progress.kept() }
+        PathKept { folder, by, ..self.progress.state().kept.clone() }
     }
 }
 
 impl Drop for KeptWriter {
     fn drop(&mut self) {
         // A run that failed elsewhere ends its files, too; one that never began leaves nothing.
-        let is_begun = self.is_ended || self.progress.entries() > 0;
+        let is_begun = self.is_ended || self.progress.state().kept.blocks > 0;
         let _ = self.end();
         if !is_begun {
             let _ = fs::remove_dir_all(&self.settings.folder);
