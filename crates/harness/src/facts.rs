@@ -73,13 +73,26 @@ pub fn last_level_cache_bytes() -> u64 {
 
 /// Returns the UTC time, RFC 3339 with milliseconds.
 pub fn utc_now() -> String {
-    utc_after_1970(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    utc_after_1970(since_1970())
+}
+
+/// Returns the UTC time, RFC 3339 with microseconds.
+pub fn utc_now_us() -> String {
+    humantime::format_rfc3339_micros(after_1970(since_1970())).to_string()
 }
 
 /// Returns the UTC time so long after the begin of 1970, RFC 3339 with milliseconds.
 pub fn utc_after_1970(since: Duration) -> String {
+    humantime::format_rfc3339_millis(after_1970(since)).to_string()
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn after_1970(since: Duration) -> SystemTime {
     const MAX: Duration = Duration::from_secs(253_402_300_799);
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since.min(MAX)).to_string()
+    SystemTime::UNIX_EPOCH + since.min(MAX)
 }
 
 /// Returns the cost of the step loop per operation: the median of 31 samples of the null engine,

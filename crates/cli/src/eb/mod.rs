@@ -3,6 +3,7 @@
 
 mod listing;
 mod perf;
+mod poll;
 mod serve;
 mod tools;
 

@@ -15,6 +15,7 @@ use daqmeter_etherbone::{
 use daqmeter_wire::etherbone::cycle::StatusCheck;
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
+use super::poll::Polling;
 use super::{Order, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
@@ -110,7 +111,9 @@ pub(crate) struct ReadArguments {
     /// File for the bytes of the range, - for standard output
     #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
     output: Option<Replaced>,
-    /// Print a JSON line with address, bytes, value
+    #[command(flatten)]
+    polling: Polling,
+    /// Print a JSON line with address, bytes, value; with --every also time, missed
     #[arg(long, conflicts_with = "output", help_heading = "Output")]
     json: bool,
 }
@@ -186,7 +189,7 @@ fn endian_name(endian: Endian) -> &'static str {
 }
 
 /// Gives a refusal of the bus an exit code of its own.
-fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
+pub(super) fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
     result.map_err(|error| match error {
         EbError::Refused { .. } => Failure::tool(error),
         error => error.into(),
@@ -194,17 +197,29 @@ fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
 }
 
 pub(crate) fn read(arguments: &ReadArguments) -> Ended {
-    let ReadArguments { access, span: (at, bytes), output, json } = arguments;
+    let ReadArguments { access, span: (at, bytes), output, polling, json } = arguments;
     let Some(file) = output else {
         let span = ByteSpan::register(*at, *bytes)?;
         let (mut client, words) = access.open(span)?;
-        let value = accessed(words.value(&mut client))?;
         let digits = 2 * span.register.map_or(0, Width::bytes);
-        let row = vec![format!("{at:#x}"), bytes.to_string(), format!("{value:#x}")];
-        return emit(&match json {
-            true => json_rows(&["address", "bytes", "value"], &mut [row].into_iter()),
-            false => format!("{value:0digits$x}\n"),
-        });
+        return polling.run(
+            || words.value(&mut client),
+            |value, when| {
+                let place = [format!("{at:#x}"), bytes.to_string()];
+                let shown = |text: fn(u64, usize) -> String| {
+                    value.map_or("-".to_owned(), |value| text(value, digits))
+                };
+                let when = when.into_iter().flatten();
+                if *json {
+                    let row = place.into_iter().chain([shown(|value, _| format!("{value:#x}"))]);
+                    let names = ["address", "bytes", "value", "time", "missed"];
+                    return emit(&json_rows(&names, &mut [row.chain(when).collect()].into_iter()));
+                }
+                let value = shown(|value, digits| format!("{value:0digits$x}"));
+                let row = std::iter::once(value).chain(when);
+                emit(&(row.collect::<Vec<_>>().join("  ") + "\n"))
+            },
+        );
     };
     let (mut client, words) = access.open(ByteSpan::range(*at, *bytes))?;
     let data = accessed(words.read(&mut client))?;

@@ -54,6 +54,20 @@ fn registers_are_read_and_written_as_by_the_c_tools() {
     }
 }
 
+#[test]
+fn a_register_is_polled_until_it_has_a_value_over_one_connection() {
+    let snoop = Snoop::start("0x10000-0x1ffff");
+    let slave = snoop.at("udp");
+    let line = format!("eb read -d 32 {slave} 0x10004/4 --every 1ms --until 0x20/0xf0 --json");
+    let mut poll = Running::start(&line);
+    let first: serde_json::Value = serde_json::from_str(&poll.printed()).unwrap();
+    assert_eq!((&first["value"], &first["missed"]), (&"0x0".into(), &"0".into()));
+    done(&format!("write -d 32 {slave} 0x10004/4 0x123"));
+    let (code, rows) = poll.end();
+    assert_eq!(code, Some(0));
+    assert!(rows.lines().last().unwrap().contains("\"value\":\"0x123\""), "{rows}");
+}
+
 /// Memory of a device, as the C library's eb-snoop serves it.
 struct Memory {
     address: String,
