@@ -13,6 +13,7 @@ pub mod access;
 pub mod address;
 pub mod bus;
 pub mod client;
+pub mod decode;
 pub mod discover;
 pub mod engine;
 mod error;

@@ -5,5 +5,6 @@
 // Tests have std.
 #![cfg_attr(not(test), no_std)]
 
+pub mod capture;
 pub mod etherbone;
 pub mod felix;

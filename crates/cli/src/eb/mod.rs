@@ -1,6 +1,7 @@
 //! `daqmeter eb`: the tools of the C library with their letters and output, and the performance
 //! study.
 
+mod decode;
 mod listing;
 mod perf;
 mod poll;
@@ -31,6 +32,8 @@ verbs! {
         Snoop(arguments: Deferred<serve::SnoopArguments>) => serve::snoop(arguments),
         /// Run a proxy for tunnel/ addresses
         Tunnel(arguments: Deferred<serve::TunnelArguments>) => serve::tunnel(arguments),
+        /// Show the cycles in a capture of tcpdump or Wireshark
+        Decode(arguments: Deferred<decode::Arguments>) => decode::run(arguments),
         /// Measure reads: convenience, blocking, pipelined
         Perf(arguments: Deferred<perf::Arguments>) => perf::run(arguments),
     }

@@ -68,6 +68,55 @@ fn a_register_is_polled_until_it_has_a_value_over_one_connection() {
     assert!(rows.lines().last().unwrap().contains("\"value\":\"0x123\""), "{rows}");
 }
 
+/// Returns a capture (pcap, raw IP) of datagrams between 10.0.0.1:1 and 10.0.0.2:2: microseconds,
+/// whether it is an answer, and the payload in hexadecimal digits.
+fn captured(datagrams: &[(u32, bool, &str)]) -> Vec<u8> {
+    let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 101];
+    let mut file: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+    for (us, is_answer, payload) in datagrams {
+        let digits: Vec<u8> = payload.bytes().filter(|byte| *byte != b' ').collect();
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let payload: Vec<u8> = digits.chunks(2).map(byte).collect();
+        let (from, to) = if *is_answer { (2, 1) } else { (1, 2) };
+        let length = u8::try_from(payload.len()).unwrap();
+        let mut packet = vec![0x45, 0, 0, length + 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, from];
+        packet.extend([10, 0, 0, to, 0, from, 0, to, 0, length + 8, 0, 0]);
+        packet.extend(payload);
+        let bytes = u32::try_from(packet.len()).unwrap();
+        file.extend([7, *us, bytes, bytes].iter().flat_map(|word: &u32| word.to_le_bytes()));
+        file.extend(packet);
+    }
+    file
+}
+
+#[test]
+fn a_capture_is_shown_by_operation_with_the_round_trip_of_each_cycle() {
+    let folder = Folder::new();
+    let file = captured(&[
+        (1, false, "4e6f1044 e80f0101 00010000 11223344 00008001 00000004"),
+        (90, true, "4e6f1444 0e0f0100 00008001 00000000"),
+        (100, false, "4e6f1044 a00f0001 00008002 000a0000 e80f0001 00008003 00000004"),
+        (130, true, "4e6f1444 060f0100 00008002 00000000 0e0f0100 00008003 00000001"),
+        (200, false, "4e6f1044 00000000 000f0001 00000005 f0000000"),
+        (200, false, "4e6f1444 a80f0100 00010000 00000001"),
+        (203, true, "4e6f1044 00000000 000f0100 00000005 cafecafe"),
+        (300, false, "4e6f1044 a80f0001 00008004 00010000"),
+        (301, true, "00"),
+    ]);
+    folder.write("whole.pcap", &file);
+    folder.write("cut.pcap", &file[..file.len() - 1]);
+    let (shown, said) = folder.ends_with(0, "eb decode whole.pcap");
+    insta::assert_snapshot!(shown.clone() + &said);
+    let (cut, said) = folder.ends_with(0, "eb decode cut.pcap");
+    assert!(cut == shown && said.contains("cut.pcap ends inside a packet"), "{said}");
+    let lines = folder.done("eb decode whole.pcap --json");
+    let rows: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let trips: Vec<&str> = rows.iter().map(|row| row["round_trip_us"].as_str().unwrap()).collect();
+    assert_eq!(trips, ["89.000", "30.000", "unasked", "3.000", "no answer"]);
+}
+
 /// Memory of a device, as the C library's eb-snoop serves it.
 struct Memory {
     address: String,
