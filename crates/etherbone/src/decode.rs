@@ -84,8 +84,9 @@ impl DecodedCycle {
             let of = part.len();
             (0..of).for_each(|at| part[at].failed = status::failed(*errors, at, of));
         }
-        self.round_trip_ns = Some(time_ns.saturating_sub(self.time_ns));
-        self.statuses == 0 && self.ops.iter().all(|op| op.is_done)
+        let is_whole = self.statuses == 0 && self.ops.iter().all(|op| op.is_done);
+        self.round_trip_ns = is_whole.then(|| time_ns.saturating_sub(self.time_ns));
+        is_whole
     }
 }
 
@@ -197,7 +198,7 @@ impl Decoder {
     pub fn finish(&mut self) {
         let mut left: Vec<DecodedCycle> = self.pending.drain().map(|(_, cycle)| cycle).collect();
         left.sort_by_key(|cycle| cycle.time_ns);
-        left.into_iter().for_each(|cycle| self.end(DecodedCycle { round_trip_ns: None, ..cycle }));
+        left.into_iter().for_each(|cycle| self.end(cycle));
     }
 
     /// Learns a device, or where a table is, from a cycle that reads one record of the
@@ -354,6 +355,12 @@ mod tests {
         assert_eq!(fed(&mut decoder, 9, (there.1, there.0), &answer)[0].round_trip_ns, Some(7));
         assert_eq!(fed(&mut decoder, 9, (there.1, there.0), &answer), []);
         assert_eq!(decoder.stray, 1);
+        // Of a cycle with half of its answers no round trip is known, also if its tag is used again.
+        let checked = hex("4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004");
+        assert_eq!(fed(&mut decoder, 9, there, &checked), []);
+        assert_eq!(fed(&mut decoder, 10, (there.1, there.0), &answer), []);
+        assert_eq!(fed(&mut decoder, 11, there, &read)[0].round_trip_ns, None);
+        assert_eq!(fed(&mut decoder, 12, (there.1, there.0), &answer)[0].round_trip_ns, Some(1));
         decoder.finish();
         let left: Vec<_> = decoder
             .ended
