@@ -1,6 +1,8 @@
 //! Accesses of any size to a device that supports some sizes: direct, in parts, or by a wider word.
 //! Whole ranges of bytes, too.
 
+use std::cell::Cell;
+
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
 
@@ -70,6 +72,10 @@ pub struct Words {
     reach: Reach,
     endian: Endian,
     port: Width,
+    /// True if a read may be repeated: of memory, not of a register, which may count reads.
+    is_range: bool,
+    /// True if a write may be repeated, too.
+    pub is_memory: bool,
 }
 
 impl Words {
@@ -117,7 +123,8 @@ impl Words {
             )
         })?;
         let bytes = usize::try_from(bytes).expect("at most MAX_BYTES");
-        Ok(Words { at: words, first, bytes, reach, endian, port })
+        let is_range = register.is_none();
+        Ok(Words { at: words, first, bytes, reach, endian, port, is_range, is_memory: false })
     }
 
     /// Returns how the access is done, if it is not one access of its size.
@@ -194,9 +201,22 @@ impl Words {
         };
         let read_bytes = words.iter().map(|(_, width)| width.bytes()).sum();
         let mut data = vec![0; if written.is_some() { 0 } else { read_bytes }];
-        let (mut failed, mut broken) = (Vec::new(), None);
+        let mut failed = Vec::new();
+        let may_repeat = if written.is_some() { self.is_memory } else { self.is_range };
+        let tries = if may_repeat { client.retries() + 1 } else { 1 };
+        let timeout = client.options().timeout;
+        let quiet = timeout / tries;
+        client.litex_timeout = quiet;
+        let is_open: Vec<Cell<bool>> =
+            words.chunks(OPS_PER_CYCLE).map(|_| Cell::new(true)).collect();
+        let left = Cell::new(is_open.len());
         let mut pipeline = client.pipeline(|done| {
             let number = usize::try_from(done.token).expect("a cycle's number");
+            // A late cycle stays open: an earlier or a later try may have the answer.
+            if done.result.is_err() || !is_open[number].replace(false) {
+                return;
+            }
+            left.set(left.get() - 1);
             let cycle = words.chunks(OPS_PER_CYCLE).nth(number).unwrap_or_default();
             for (index, &(at, width)) in cycle.iter().enumerate() {
                 failed.extend(done.failed(index).then_some(at));
@@ -205,23 +225,37 @@ impl Words {
                     data[place(at, width)].copy_from_slice(&to_bytes(value, width, endian));
                 }
             }
-            if let Err(error) = done.result {
-                broken.get_or_insert(error);
-            }
         });
-        let mut ops = Vec::with_capacity(OPS_PER_CYCLE);
-        for (token, cycle) in words.chunks(OPS_PER_CYCLE).enumerate() {
-            ops.clear();
-            ops.extend(cycle.iter().map(op));
-            pipeline.submit(&ops, self.reach.check, token as u64)?;
+        let (mut ops, mut late) = (Vec::with_capacity(OPS_PER_CYCLE), 0);
+        'tries: for _ in 0..tries {
+            for (token, cycle) in words.chunks(OPS_PER_CYCLE).enumerate() {
+                if is_open[token].get() {
+                    ops.clear();
+                    ops.extend(cycle.iter().map(op));
+                    // LiteX waits for each answer: this number of them makes the deadline.
+                    late = match pipeline.submit(&ops, self.reach.check, token as u64) {
+                        Err(EbError::Timeout(_)) if late + 1 == tries => break 'tries,
+                        Err(EbError::Timeout(_)) => late + 1,
+                        submitted => submitted.map(|()| 0)?,
+                    };
+                }
+            }
+            pipeline.settle(&left, quiet)?;
         }
-        pipeline.finish()?;
+        drop(pipeline);
         let doing = if written.is_some() { "writing" } else { "reading" };
         let refused = failed.first().map(|&first| {
             let failed = failed.len();
             EbError::Refused { failed, doing, first }
         });
-        broken.or(refused).map_or(Ok(data), Err)
+        let first = is_open.iter().position(Cell::get).map(|at| words[at * OPS_PER_CYCLE].0);
+        let lost = first.map(|first| match (left.get(), is_open.len()) {
+            (1, 1) => EbError::Timeout(timeout),
+            (lost, of) => EbError::Other(format!(
+                "{lost} of {of} cycles had no answer within {timeout:?}, the first at {first:#x}"
+            )),
+        });
+        refused.or(lost).map_or(Ok(data), Err)
     }
 
     /// Reads a register's value.
@@ -260,7 +294,7 @@ mod tests {
     use super::*;
     use crate::bus::Description;
     use crate::transport::{Bridge, Emulated};
-    use crate::{ClientOptions, Slave};
+    use crate::{ClientOptions, EbDialect, Slave};
 
     const BASE: u64 = 0x10000;
 
@@ -282,6 +316,71 @@ mod tests {
         let root = ByteSpan::register(8, 8).unwrap();
         let root = Words::of(&client, Reach::config(&client), root).unwrap();
         assert_eq!(root.value(&mut client).unwrap(), 0);
+    }
+
+    /// A link that loses, doubles and overtakes, and the counts of the slave's operations.
+    fn lossy(dialect: EbDialect, loss: f64) -> Client {
+        let link = format!(
+            "{{ loss = {loss}, duplicate = {loss}, reorder = {loss}, reorder_ns = 100000 }}"
+        );
+        let text = format!("about = \"\"\nrequest = {link}\nreply = {link}\n");
+        let bridge = <Bridge as daqmeter_harness::Loaded>::read(&daqmeter_harness::TomlText::new(
+            "lossy", &text,
+        ))
+        .unwrap();
+        let memory = Description::memory(0, 0x3ffff, Widths::ALL, Endian::Big);
+        let transport = Emulated::new(&bridge, Slave::new(memory.build().unwrap()));
+        let timeout = std::time::Duration::from_millis(30);
+        let options = ClientOptions {
+            data: Widths::only(Width::W32),
+            dialect,
+            timeout,
+            probes: if loss < 1.0 { 30 } else { 0 },
+            probe_timeout: timeout / 10,
+            ..ClientOptions::default()
+        };
+        Client::over(Box::new(transport), &options, "lossy").unwrap()
+    }
+
+    #[test]
+    fn a_range_arrives_over_a_link_that_loses_and_a_register_is_asked_for_once() {
+        let data: Vec<u8> =
+            (0..200_000_u32).map(|at| (at.wrapping_mul(0x9E37_79B1) >> 24) as u8).collect();
+        let mut client = lossy(EbDialect::Gsi, 0.1);
+        let reach = Reach::unknown(Some(Endian::Big));
+        let mut words =
+            Words::of(&client, reach, ByteSpan::range(0x4000, data.len() as u64)).unwrap();
+        // A write is repeated only where somebody says that it goes to memory.
+        let lost = words.write(&mut client, &data).unwrap_err().to_string();
+        assert!(
+            lost.contains(" of 1563 cycles had no answer within 30ms, the first at 0x"),
+            "{lost}"
+        );
+        words.is_memory = true;
+        for _ in 0..5 {
+            words.write(&mut client, &data).unwrap();
+            assert!(words.read(&mut client).unwrap() == data);
+        }
+        // Each read of a register goes out once, also where most are lost.
+        let register = Words::of(&client, reach, ByteSpan::register(0x4000, 4).unwrap()).unwrap();
+        let mut client = lossy(EbDialect::Gsi, 0.4);
+        let before = client.counts().issued;
+        let answered = (0..40).filter(|_| register.value(&mut client).is_ok()).count();
+        assert_eq!(client.counts().issued - before, 40);
+        assert!((5..30).contains(&answered), "{answered}");
+    }
+
+    #[test]
+    fn a_range_arrives_in_the_dialect_of_litex_and_a_dead_slave_ends_it_within_the_deadline() {
+        let mut client = lossy(EbDialect::Litex, 0.03);
+        let reach = Reach::unknown(Some(Endian::Big));
+        let words = Words::of(&client, reach, ByteSpan::range(0x4000, 20_000)).unwrap();
+        assert!(words.read(&mut client).unwrap() == [0; 20_000]);
+        let mut dead = lossy(EbDialect::Litex, 1.0);
+        let begin = std::time::Instant::now();
+        let lost = words.read(&mut dead).unwrap_err().to_string();
+        assert!(lost.contains(" of 157 cycles had no answer"), "{lost}");
+        assert!(begin.elapsed() < std::time::Duration::from_millis(300));
     }
 
     /// The rest of a word that cannot be read was written as zeros.

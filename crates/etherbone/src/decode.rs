@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(fed(&mut decoder, 9, (there.1, there.0), &answer)[0].round_trip_ns, Some(7));
         assert_eq!(fed(&mut decoder, 9, (there.1, there.0), &answer), []);
         assert_eq!(decoder.stray, 1);
-        // Of a cycle with half of its answers no round trip is known, also if its tag is used again.
+        // Half of the answers are no round trip, also if the tag is used again.
         let checked = hex("4e6f1044 a00f0001 00008000 00010000 e80f0001 00008001 00000004");
         assert_eq!(fed(&mut decoder, 9, there, &checked), []);
         assert_eq!(fed(&mut decoder, 10, (there.1, there.0), &answer), []);

@@ -9,10 +9,12 @@ mod serve;
 mod tools;
 
 use clap::Args;
+use daqmeter_etherbone::EbError;
 use daqmeter_etherbone::address::{parse_number as number, parse_widths as widths};
 use daqmeter_wire::etherbone::Endian;
 
 use crate::deferred::{Deferred, verbs};
+use crate::output::Failure;
 
 verbs! {
     #[command(
@@ -58,6 +60,14 @@ impl Order {
             _ => None,
         }
     }
+}
+
+/// Gives a refusal of the bus an exit code of its own.
+fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
+    result.map_err(|error| match error {
+        EbError::Refused { .. } => Failure::tool(error),
+        error => error.into(),
+    })
 }
 
 /// Reads `vendor:device`.

@@ -7,8 +7,7 @@ use clap::Args;
 use daqmeter_etherbone::EbError;
 use daqmeter_harness::facts::utc_now_us;
 
-use super::number;
-use super::tools::accessed;
+use super::{accessed, number};
 use crate::arguments::budget;
 use crate::output::{Ended, Failure};
 

@@ -9,14 +9,12 @@ use std::time::Duration;
 use clap::Args;
 use daqmeter_etherbone::access::{ByteSpan, MAX_BYTES, Reach, Words};
 use daqmeter_etherbone::scan::ScannedRecord;
-use daqmeter_etherbone::{
-    Address, Client, ClientOptions, EbDialect, EbError, discover as finding, scan,
-};
+use daqmeter_etherbone::{Address, Client, ClientOptions, EbDialect, discover as finding, scan};
 use daqmeter_wire::etherbone::cycle::StatusCheck;
 use daqmeter_wire::etherbone::{Endian, Width, Widths};
 
 use super::poll::Polling;
-use super::{Order, device, listing, number, span, widths};
+use super::{Order, accessed, device, listing, number, span, widths};
 use crate::arguments::duration;
 use crate::named::Replaced;
 use crate::output::{Ended, Failure, emit, emit_bytes, json_rows, tell, write_with};
@@ -39,6 +37,9 @@ struct Slave {
     /// Deadline of a cycle
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5s", help_heading = "Conversation")]
     timeout: Duration,
+    /// Times that a range is asked for again within the deadline; a register is never
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000), default_value = "10", help_heading = "Conversation")]
+    retries: u32,
     /// Speak the dialect of LiteX
     #[arg(long, help_heading = "Conversation")]
     litex: bool,
@@ -57,6 +58,7 @@ impl Slave {
             data: self.data,
             probes: self.probes,
             timeout: self.timeout,
+            retries: self.retries,
             dialect: if self.litex { EbDialect::Litex } else { EbDialect::Gsi },
             ..ClientOptions::default()
         };
@@ -188,14 +190,6 @@ fn endian_name(endian: Endian) -> &'static str {
     }
 }
 
-/// Gives a refusal of the bus an exit code of its own.
-pub(super) fn accessed<T>(result: Result<T, EbError>) -> Result<T, Failure> {
-    result.map_err(|error| match error {
-        EbError::Refused { .. } => Failure::tool(error),
-        error => error.into(),
-    })
-}
-
 pub(crate) fn read(arguments: &ReadArguments) -> Ended {
     let ReadArguments { access, span: (at, bytes), output, polling, json } = arguments;
     let Some(file) = output else {
@@ -250,7 +244,8 @@ fn written(arguments: &WriteArguments) -> Result<(ByteSpan, Option<Vec<u8>>), Fa
 pub(crate) fn write(arguments: &WriteArguments) -> Ended {
     let WriteArguments { access, value, from, verify, .. } = arguments;
     let (span, data) = written(arguments)?;
-    let (mut client, words) = access.open(span)?;
+    let (mut client, mut words) = access.open(span)?;
+    words.is_memory = *verify && from.is_some();
     let data = data.unwrap_or_else(|| words.bytes_of(value.unwrap_or_default()));
     accessed(words.write(&mut client, &data))?;
     if *verify || access.slave.litex && from.is_some() {

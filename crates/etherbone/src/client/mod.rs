@@ -1,10 +1,11 @@
 //! The client: one-shot operations, blocking cycles and pipelined cycles.
-//! Nothing is ever repeated.
+//! It repeats nothing; who may ask again does so ([`crate::access`], the engine).
 
 mod in_flight;
 mod litex;
 mod open;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use daqmeter_harness::StopFlag;
@@ -38,6 +39,8 @@ pub struct ClientOptions {
     pub timeout: Duration,
     pub dialect: EbDialect,
     pub window_cycles: usize,
+    /// Times that a range is asked for again on datagrams, all within the deadline of a cycle.
+    pub retries: u32,
     /// Ends every wait with [`EbError::Interrupted`].
     pub stop: StopFlag,
 }
@@ -52,6 +55,7 @@ impl Default for ClientOptions {
             timeout: Duration::from_secs(5),
             dialect: EbDialect::Gsi,
             window_cycles: 8192,
+            retries: 10,
             stop: StopFlag::default(),
         }
     }
@@ -75,8 +79,9 @@ pub struct Client {
     partial: Vec<u8>,
     outcome: CycleOutcome,
     now_ns: u64,
-    /// Return address of the last LiteX packet.
+    /// Return address of the last LiteX packet, and the deadline of its answer.
     litex_counter: u32,
+    pub(crate) litex_timeout: Duration,
 }
 
 #[derive(Default)]
@@ -123,6 +128,15 @@ impl Client {
 
     pub fn counts(&self) -> ClientCounts {
         self.flights.counts
+    }
+
+    pub(crate) fn options(&self) -> &ClientOptions {
+        &self.options
+    }
+
+    /// Returns the times that a range may be asked for again: streams lose nothing.
+    pub(crate) fn retries(&self) -> u32 {
+        if self.framing.is_stream() { 0 } else { self.options.retries }
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -186,21 +200,34 @@ impl Client {
         if self.framing == Framing::Messages {
             let is_full = self.outgoing.used + self.longest(ops) > MESSAGE_BYTES;
             if !self.flights.has_room() || is_full && self.outgoing.used > 0 {
-                self.drain(on_done)?;
+                self.drain(None, on_done)?;
             }
             return Ok(());
         }
         while !self.flights.has_room() {
             self.flush()?;
-            self.pump(on_done)?;
+            self.pump(u64::MAX, on_done)?;
         }
         Ok(())
     }
 
-    fn drain(&mut self, on_done: OnDone<'_>) -> Result<(), EbError> {
+    /// Waits until all cycles are answered or their deadlines have passed; for a number of cycles
+    /// that counts down also no longer than until no answer has come for a time.
+    fn drain(
+        &mut self,
+        wanted: Option<(&Cell<usize>, Duration)>,
+        on_done: OnDone<'_>,
+    ) -> Result<(), EbError> {
         self.flush()?;
-        while self.flights.count() > 0 {
-            self.pump(on_done)?;
+        let quiet_ns = wanted.map(|(_, quiet)| as_ns(quiet));
+        let end = || quiet_ns.map_or(u64::MAX, |quiet_ns| monotonic_ns() + quiet_ns);
+        let is_open = || wanted.is_none_or(|(left, _)| left.get() > 0);
+        let (mut end_ns, mut answered) = (end(), self.flights.counts.completed);
+        while self.flights.count() > 0 && self.now_ns < end_ns && is_open() {
+            self.pump(end_ns, on_done)?;
+            if answered != self.flights.counts.completed {
+                (end_ns, answered) = (end(), self.flights.counts.completed);
+            }
         }
         Ok(())
     }
@@ -286,11 +313,12 @@ impl Client {
         sent
     }
 
-    fn pump(&mut self, on_done: OnDone<'_>) -> Result<(), EbError> {
+    fn pump(&mut self, end_ns: u64, on_done: OnDone<'_>) -> Result<(), EbError> {
         let Some(deadline_ns) = self.flights.next_deadline_ns() else {
             return Ok(());
         };
-        let wait = Duration::from_nanos(deadline_ns.saturating_sub(self.now_ns).max(1));
+        let wait_ns = deadline_ns.min(end_ns).saturating_sub(self.now_ns).max(1);
+        let wait = Duration::from_nanos(wait_ns);
         let mut buffer = std::mem::take(&mut self.received);
         let arrived = receive(&mut *self.transport, &mut buffer, wait, &self.options.stop);
         let before = self.flights.count();
@@ -438,7 +466,13 @@ impl<F: FnMut(CompletedCycle<'_>)> Pipeline<'_, F> {
     }
 
     pub fn finish(mut self) -> Result<(), EbError> {
-        self.client.drain(&mut self.on_done)
+        self.client.drain(None, &mut self.on_done)
+    }
+
+    /// Waits until the number has counted down to 0, or no answer has come for a time: cycles stay
+    /// on their way.
+    pub(crate) fn settle(&mut self, left: &Cell<usize>, quiet: Duration) -> Result<(), EbError> {
+        self.client.drain(Some((left, quiet)), &mut self.on_done)
     }
 }
 

@@ -87,6 +87,7 @@ impl Client {
             outcome: CycleOutcome::default(),
             now_ns: monotonic_ns(),
             litex_counter: 0,
+            litex_timeout: options.timeout,
         })
     }
 }

@@ -29,6 +29,7 @@ impl Request for EtherboneRequest {
             base: None,
             pop_channel: None,
             timeout_ms: None,
+            retries: 0,
             peer_cpu: None,
         }
     }

@@ -72,6 +72,13 @@ impl Plan {
         }
     }
 
+    /// Counts the cycles that are lost together with a datagram.
+    pub(super) fn cycles_per_datagram(&self) -> u64 {
+        let room = DATAGRAM_BYTES - self.layout().header_bytes();
+        let bytes = cycle_bytes(&self.ops(0), self.layout()).max(1);
+        (room as u64 / bytes).clamp(1, self.request.batch())
+    }
+
     pub(super) fn limit(&self) -> Option<LimitSpec> {
         let ops = self.ops(0);
         let (messages, cycle) = match self.request.method {
@@ -139,9 +146,12 @@ impl Plan {
         given.unwrap_or(ClientOptions::default().timeout)
     }
 
-    /// Fails after three deadlines without an answer in a row, which are not by chance.
-    pub(super) fn check_silence(&self, waits: u64) -> Result<(), Fault> {
-        if waits < 3 {
+    /// Fails after at least three deadlines without an answer in a row, when a link that loses this
+    /// share of cycles would cause as many once in a million times.
+    pub(super) fn check_silence(&self, waits: u32, lost_share: f64) -> Result<(), Fault> {
+        const MAX_WAITS: u32 = 30;
+        let is_chance = lost_share.powf(waits.into()) > 1e-6 && waits < MAX_WAITS;
+        if waits < 3 || is_chance {
             return Ok(());
         }
         Err(Fault::new(format!(

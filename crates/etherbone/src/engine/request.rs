@@ -25,6 +25,8 @@ const MAX_BASE: u64 = (1 << 53) - (1 << 16);
 /// Highest channel of a timestamp latch: its core counts them in 5 bits.
 const MAX_CHANNEL: u64 = 31;
 
+const MAX_RETRIES: u64 = 1000;
+
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
 const EMULATED_MEMORY: u64 = 0x10000;
@@ -68,6 +70,10 @@ pub struct EtherboneRequest {
     #[arg(long = "timeout", value_name = "TIME", value_parser = whole_ms)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Times that lost cycles are sent again; the times then hold the wait
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retries: u64,
     /// CPU of the server of loop/ [default: that of the client]
     #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,6 +108,11 @@ pub enum Payload {
     Tlu,
     /// Words of memory
     Memory,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn whole_ms(text: &str) -> Result<u64, String> {
@@ -203,6 +214,9 @@ impl EtherboneRequest {
         Problem::when(is_unsaid, "pop_channel", text)?;
         let text = "is for the payload tlu: leave it out";
         Problem::when(!is_latch && self.pop_channel.is_some(), "pop_channel", text)?;
+        let text = "would drop stamps twice: leave it out with the payload tlu";
+        Problem::when(is_latch && self.retries > 0, "retries", text)?;
+        Problem::unless_within("retries", self.retries, 0..=MAX_RETRIES)?;
         let is_unsaid = self.payload == Payload::Memory && !is_ours && self.base.is_none();
         let text = "is missing: say which addresses of the slave may be read";
         Problem::when(is_unsaid, "base", text)?;

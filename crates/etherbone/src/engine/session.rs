@@ -38,9 +38,15 @@ struct Seen {
     issued: u64,
     delivered: u64,
     timed_out: u64,
+    /// Lost cycles that were sent again, and not counted as issued.
+    repeated: u64,
+    /// Times in a row that lost cycles were sent again.
+    tried: u64,
     /// Deadlines in a row since the last answer, and the time of the last one.
-    waits: u64,
+    waits: u32,
     waited_ns: u64,
+    /// Lost cycles before the last answer, repeated or not.
+    lost_before: u64,
     /// Cycles that lost their answer when the connection broke.
     abandoned: u64,
     failed_on_bus: u64,
@@ -62,18 +68,39 @@ impl Seen {
 
     fn answered(&mut self, failed_on_bus: bool, words: &[u64]) {
         self.delivered += 1;
-        self.waits = 0;
+        self.heard();
         self.failed_on_bus += u64::from(failed_on_bus);
         if self.are_times {
             self.windows.cycle(words);
         }
     }
 
+    /// Returns how many of the cycles that were lost now are sent again. If they are not, the
+    /// sample is void.
+    fn again(&mut self, lost: u64, retries: u64) -> u64 {
+        let repeats = if self.tried < retries { lost } else { 0 };
+        self.tried = if repeats > 0 { self.tried + 1 } else { 0 };
+        self.is_void |= lost > repeats;
+        self.timed_out -= repeats;
+        self.issued -= repeats;
+        self.repeated += repeats;
+        repeats
+    }
+
+    fn heard(&mut self) {
+        (self.waits, self.lost_before) = (0, self.timed_out + self.repeated);
+    }
+
+    /// Bounds the share of lost cycles before those that are lost now.
+    fn lost_share(&self) -> f64 {
+        let lost = self.lost_before as f64;
+        (1.0 + lost) / (10.0 + lost + self.delivered as f64)
+    }
+
     /// Counts a cycle without an answer. Cycles that were sent together have one deadline, and are
     /// one wait.
     fn timed_out(&mut self, timeout: Duration) {
         self.timed_out += 1;
-        self.is_void = true;
         let now_ns = monotonic_ns();
         if u128::from(now_ns.saturating_sub(self.waited_ns)) >= timeout.as_nanos() / 2 {
             self.waits += 1;
@@ -170,10 +197,20 @@ impl EtherboneSession {
     /// Reads the single timestamp that the windows of a run begin with.
     fn begin_run(&mut self) {
         let (Some(way), true) = (&mut self.way, self.seen.are_times) else { return };
-        let (windows, before_ns) = (&mut self.seen.windows, monotonic_ns());
-        match way.single_timestamp(&mut windows.unroller) {
-            Ok(start_ns) => windows.begin(start_ns, (before_ns, monotonic_ns())),
-            Err(error) => windows.fault = Some(format!("a single timestamp is missing: {error}")),
+        loop {
+            let (seen, before_ns) = (&mut self.seen, monotonic_ns());
+            match way.single_timestamp(&mut seen.windows.unroller) {
+                Ok(start_ns) => return seen.windows.begin(start_ns, (before_ns, monotonic_ns())),
+                Err(EbError::Timeout(_)) => seen.waits += 1,
+                Err(error) => {
+                    seen.windows.fault = Some(format!("a single timestamp is missing: {error}"));
+                    return;
+                }
+            }
+            // The next step tells that the slave is silent.
+            if self.plan.check_silence(seen.waits, seen.lost_share()).is_err() {
+                return;
+            }
         }
     }
 
@@ -181,13 +218,22 @@ impl EtherboneSession {
     fn convenience(&mut self, operations: u64) -> Result<(), Fault> {
         let EtherboneSession { way, seen, plan, words, .. } = self;
         let way = way.as_mut().expect("prepared before the first step");
-        for _ in 0..operations {
+        let (mut left, retries) = (operations, plan.request.retries);
+        while left > 0 {
             seen.issued += 1;
+            left -= 1;
             match way.convenience(words) {
-                Ok(()) => seen.answered(false, words),
+                Ok(()) => {
+                    seen.tried = 0;
+                    seen.answered(false, words);
+                }
                 Err(EbError::Timeout(_)) => {
+                    if !words.is_empty() {
+                        seen.heard();
+                    }
                     seen.timed_out(plan.timeout());
-                    plan.check_silence(seen.waits)?;
+                    plan.check_silence(seen.waits, seen.lost_share())?;
+                    left += seen.again(1, retries);
                 }
                 Err(error) => {
                     seen.abandoned += 1;
@@ -202,27 +248,27 @@ impl EtherboneSession {
     fn cycles(&mut self, operations: u64, series: u64) -> Result<(), Fault> {
         let EtherboneSession { way, seen, plan, .. } = self;
         let way = way.as_mut().expect("prepared before the first step");
-        let mut left = operations;
+        let (mut left, retries) = (operations, plan.request.retries);
         while left > 0 {
             let now = left.min(series);
-            let before = way.client.counts();
-            let waits = Cell::new(seen.waits);
+            let (before, lost) = (way.client.counts(), seen.timed_out);
+            let silence = Cell::new((seen.waits, seen.lost_share()));
             let mut pipeline = way.client.pipeline(|done| {
                 seen.done(&done, &way.ops, plan.timeout());
-                waits.set(seen.waits);
+                silence.set((seen.waits, seen.lost_share()));
             });
             let ended = (0..now)
                 .try_for_each(|token| {
                     pipeline.submit(&way.ops, StatusCheck::Status, token)?;
-                    plan.check_silence(waits.get())
+                    plan.check_silence(silence.get().0, silence.get().1)
                 })
                 .and_then(|()| Ok(pipeline.finish()?));
             let after = way.client.counts();
             seen.issued += after.issued - before.issued;
             seen.abandoned += after.abandoned - before.abandoned;
             ended?;
-            plan.check_silence(seen.waits)?;
-            left -= now;
+            plan.check_silence(seen.waits, seen.lost_share())?;
+            left = left - now + seen.again(seen.timed_out - lost, retries);
         }
         Ok(())
     }
@@ -256,6 +302,7 @@ impl Session for EtherboneSession {
     }
 
     fn step(&mut self, _stage: usize, operations: u64) -> Result<(), Fault> {
+        self.plan.check_silence(self.seen.waits, self.seen.lost_share())?;
         match self.plan.request.method {
             Method::Convenience => self.convenience(operations)?,
             _ => self.cycles(operations, self.plan.request.batch())?,
@@ -266,21 +313,20 @@ impl Session for EtherboneSession {
         }
     }
 
-    /// Checks that timestamps go forward, or that memory holds the written pattern.
+    /// Checks that timestamps go forward, or that memory holds the written pattern. A lost cycle is
+    /// repeated, but for the latch.
     fn verify(&mut self) -> Result<(), Fault> {
         let way = self.way.as_mut().expect("prepared before verification");
-        match self.plan.request.payload {
-            Payload::Timestamps => {
-                let mut unroller = Unroller::default();
-                way.single_timestamp(&mut unroller)?;
-                way.times(&mut unroller, |_| {})
+        let is_latch = self.plan.request.payload == Payload::Tlu;
+        let lost = way.client.counts().timed_out;
+        let mut verified = Ok(());
+        for tries in 1..=if is_latch { 1 } else { TRIES } {
+            verified = verified_once(&self.plan, way);
+            if way.client.counts().timed_out - lost < tries {
+                break;
             }
-            Payload::Memory if self.plan.request.address.is_emulated() => verify_memory(way),
-            Payload::Tlu if self.plan.request.address.is_emulated() => {
-                verify_latch(way, self.plan.request.channel())
-            }
-            Payload::Tlu | Payload::Memory => way.checked().map(drop),
         }
+        verified
     }
 
     fn begin(&mut self) {
@@ -295,7 +341,7 @@ impl Session for EtherboneSession {
             self.seen.windows.keep((from_ns, to_ns));
         } else {
             self.seen.windows.end();
-            if self.plan.check_silence(self.seen.waits).is_ok() {
+            if self.plan.check_silence(self.seen.waits, self.seen.lost_share()).is_ok() {
                 self.begin_run();
             }
         }
@@ -316,15 +362,41 @@ impl Session for EtherboneSession {
                 "{lost} of {issued} cycles had no answer within {timeout:?}: times and rates are of samples without a loss"
             ));
         }
+        if seen.repeated > 0 {
+            let (repeated, timeout) = (seen.repeated, self.plan.timeout());
+            warnings.push(format!(
+                "{repeated} lost cycles were sent again: times and rates hold the waits of {timeout:?}"
+            ));
+        }
         let fault = seen.windows.fault;
         warnings.extend(fault.map(|why| format!("the slave's clock gives no windows: {why}")));
         if let Some(way) = &mut self.way {
             warnings.append(&mut way.unread);
             let counts = way.client.counts();
+            counters.push(Counter::count("repeated-cycles", seen.repeated));
+            counters.push(Counter::count("cycles-per-datagram", self.plan.cycles_per_datagram()));
             counters.push(Counter::count("stray-answers", counts.stray));
             counters.push(Counter::count("malformed-answers", counts.malformed));
         }
         Tally { ledgers: vec![ledger], counters, warnings, ..Tally::default() }
+    }
+}
+
+/// Times that what is not measured is asked for.
+const TRIES: u64 = 11;
+
+fn verified_once(plan: &Plan, way: &mut Conversation) -> Result<(), Fault> {
+    match plan.request.payload {
+        Payload::Timestamps => {
+            let mut unroller = Unroller::default();
+            way.single_timestamp(&mut unroller)?;
+            way.times(&mut unroller, |_| {})
+        }
+        Payload::Memory if plan.request.address.is_emulated() => verify_memory(way),
+        Payload::Tlu if plan.request.address.is_emulated() => {
+            verify_latch(way, plan.request.channel())
+        }
+        Payload::Tlu | Payload::Memory => way.checked().map(drop),
     }
 }
 

@@ -103,6 +103,46 @@ fn a_deadline_is_in_no_time_and_no_window() {
     }
 }
 
+/// Regression: three deadlines in a row were taken for a dead slave, whatever the link loses.
+#[test]
+fn a_link_that_loses_a_tenth_each_way_is_measured_and_cycles_are_repeated_only_on_request() {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let link = "{ loss = 0.1, duplicate = 0.1, reorder = 0.1, reorder_ns = 100000 }";
+    let text = format!("about = \"\"\nrequest = {link}\nreply = {link}\n");
+    std::fs::write(file.path(), text).unwrap();
+    let address: SlaveAddress = format!("emu/{}", file.path().display()).parse().unwrap();
+    for (method, cycles, operations, lost_share) in [
+        (Method::Blocking, 1, 150, 0.19),
+        // Four round trips.
+        (Method::Convenience, 1, 60, 0.57),
+        // Many cycles are lost with a datagram.
+        (Method::Pipelined, 100, 4_000, 0.19),
+    ] {
+        let request = EtherboneRequest {
+            address: address.clone(),
+            method,
+            timeout_ms: Some(10),
+            cycles,
+            ..example()
+        };
+        let record = run(&request, StepPlan::ByStage(operations));
+        let (ledger, stage) = (&record.ledgers[0], &record.lanes[0].stages[0]);
+        let share = ledger.losses["timeout"] as f64 / ledger.issued as f64;
+        let events = operations as f64 / record.counter("cycles-per-datagram").unwrap();
+        let sigma = (lost_share * (1.0 - lost_share) / events).sqrt();
+        assert!((share - lost_share).abs() < 4.0 * sigma, "{method:?}: {share}");
+        assert!(ledger.closes() && ledger.issued == operations && !stage.sample_ns.is_empty());
+        let repeated = EtherboneRequest { retries: 50, ..request.clone() };
+        let record = run(&repeated, StepPlan::ByStage(operations / 2));
+        let (ledger, stage) = (&record.ledgers[0], &record.lanes[0].stages[0]);
+        assert_eq!((ledger.issued, ledger.lost()), (operations / 2, 0), "{method:?}");
+        assert_eq!(stage.sample_ns.len() as u64 * cycles, operations / 2);
+        assert!(record.counter("repeated-cycles").unwrap() > 0.0);
+        let latch = EtherboneRequest { payload: Payload::Tlu, pop_channel: Some(0), ..repeated };
+        assert!(latch.check().unwrap_err().text.contains("drop stamps twice"));
+    }
+}
+
 #[test]
 fn the_gap_within_a_cycle_is_that_of_the_bridge() {
     for (address, wanted_ns) in [("emu/gige", 64.0), ("emu/scu-pcie-2018", 5970.0)] {

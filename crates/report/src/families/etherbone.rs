@@ -1,7 +1,7 @@
 //! Etherbone: cycles in the counts of the study of 2018, per timestamp and by three windows; its
 //! figures; the cost of reading a register.
 
-use daqmeter_record::units::{percent, plural, significant};
+use daqmeter_record::units::{percent, plural, significant, whole};
 use daqmeter_record::{RunRecord, Stage};
 use daqmeter_stats::{Rate, quantile, share_interval, sorted, supported_quantile};
 
@@ -35,10 +35,12 @@ pub fn lost(record: &RunRecord) -> Option<(u64, u64)> {
     (ledger.lost() > 0).then(|| (ledger.lost(), ledger.issued.max(ledger.lost())))
 }
 
-/// Writes the share of lost cycles in per cent, with its interval.
+/// Writes the share of lost cycles in per cent, with its interval. Cycles of one datagram are lost
+/// together, so that as many events are counted as datagrams.
 fn shown_lost(record: &RunRecord) -> String {
     lost(record).map_or("0".to_owned(), |(lost, issued)| {
-        let (low, high) = share_interval(lost, issued);
+        let together = record.counter("cycles-per-datagram").map_or(1, whole).max(1);
+        let (low, high) = share_interval(lost.div_ceil(together), issued.div_ceil(together));
         let [share, low, high] =
             [lost as f64 / issued as f64, low, high].map(|share| percent(share, 2));
         format!("{share} ({low} - {high})")
