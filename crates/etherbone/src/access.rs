@@ -2,6 +2,7 @@
 //! Whole ranges of bytes, too.
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use daqmeter_wire::etherbone::cycle::{Op, Space, StatusCheck};
 use daqmeter_wire::etherbone::{Endian, Lanes, Width, Widths};
@@ -209,11 +210,15 @@ impl Words {
         client.litex_timeout = quiet;
         let is_open: Vec<Cell<bool>> =
             words.chunks(OPS_PER_CYCLE).map(|_| Cell::new(true)).collect();
-        let left = Cell::new(is_open.len());
+        let (left, heard) = (Cell::new(is_open.len()), Cell::new(Instant::now()));
         let mut pipeline = client.pipeline(|done| {
             let number = usize::try_from(done.token).expect("a cycle's number");
             // A late cycle stays open: an earlier or a later try may have the answer.
-            if done.result.is_err() || !is_open[number].replace(false) {
+            if done.result.is_err() {
+                return;
+            }
+            heard.set(Instant::now());
+            if !is_open[number].replace(false) {
                 return;
             }
             left.set(left.get() - 1);
@@ -226,18 +231,21 @@ impl Words {
                 }
             }
         });
-        let (mut ops, mut late) = (Vec::with_capacity(OPS_PER_CYCLE), 0);
+        let mut ops = Vec::with_capacity(OPS_PER_CYCLE);
         'tries: for _ in 0..tries {
             for (token, cycle) in words.chunks(OPS_PER_CYCLE).enumerate() {
-                if is_open[token].get() {
-                    ops.clear();
-                    ops.extend(cycle.iter().map(op));
-                    // LiteX waits for each answer: this number of them makes the deadline.
-                    late = match pipeline.submit(&ops, self.reach.check, token as u64) {
-                        Err(EbError::Timeout(_)) if late + 1 == tries => break 'tries,
-                        Err(EbError::Timeout(_)) => late + 1,
-                        submitted => submitted.map(|()| 0)?,
-                    };
+                if !is_open[token].get() {
+                    continue;
+                }
+                // A slave that was silent for all of the deadline is not asked on.
+                if heard.get().elapsed() >= timeout {
+                    break 'tries;
+                }
+                ops.clear();
+                ops.extend(cycle.iter().map(op));
+                match pipeline.submit(&ops, self.reach.check, token as u64) {
+                    Err(EbError::Timeout(_)) => {}
+                    submitted => submitted?,
                 }
             }
             pipeline.settle(&left, quiet)?;
@@ -335,6 +343,7 @@ mod tests {
             data: Widths::only(Width::W32),
             dialect,
             timeout,
+            address: Widths::only(Width::W32),
             probes: if loss < 1.0 { 30 } else { 0 },
             probe_timeout: timeout / 10,
             ..ClientOptions::default()
@@ -376,11 +385,15 @@ mod tests {
         let reach = Reach::unknown(Some(Endian::Big));
         let words = Words::of(&client, reach, ByteSpan::range(0x4000, 20_000)).unwrap();
         assert!(words.read(&mut client).unwrap() == [0; 20_000]);
-        let mut dead = lossy(EbDialect::Litex, 1.0);
-        let begin = std::time::Instant::now();
-        let lost = words.read(&mut dead).unwrap_err().to_string();
-        assert!(lost.contains(" of 157 cycles had no answer"), "{lost}");
-        assert!(begin.elapsed() < std::time::Duration::from_millis(300));
+        // More than a window of 64 KiB.
+        let words = Words::of(&client, reach, ByteSpan::range(0x4000, 200_000)).unwrap();
+        for dialect in [EbDialect::Litex, EbDialect::Gsi] {
+            let mut dead = lossy(dialect, 1.0);
+            let begin = Instant::now();
+            let lost = words.read(&mut dead).unwrap_err().to_string();
+            assert!(lost.starts_with("1563 of 1563 cycles had no answer"), "{lost}");
+            assert!(begin.elapsed() < std::time::Duration::from_millis(300));
+        }
     }
 
     /// The rest of a word that cannot be read was written as zeros.
