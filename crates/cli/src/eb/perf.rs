@@ -16,9 +16,9 @@ use crate::progress::Forecast;
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/eb-perf.txt"))]
 pub(crate) struct Arguments {
-    /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8
-    #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list, default_value = "1-8")]
-    per_cycle: CpuList,
+    /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8 [default: 1-8, 1,2,4,8,15 with --litex]
+    #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list)]
+    per_cycle: Option<CpuList>,
     /// Repetitions of the series
     #[arg(short = 'l', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value = "11")]
     repeat: u64,
@@ -39,31 +39,40 @@ fn list(text: &str) -> Result<CpuList, String> {
 }
 
 /// Returns the points: every method at every count; of the TLU one count.
-fn points(arguments: &Arguments) -> Vec<EtherboneRequest> {
-    let counts = match arguments.request.payload {
-        Payload::Tlu => &[1][..],
-        Payload::Timestamps | Payload::Memory => &arguments.per_cycle.0,
+fn points(arguments: &Arguments, request: &EtherboneRequest) -> Vec<EtherboneRequest> {
+    let EtherboneRequest { payload, litex, .. } = *request;
+    let counts = match (payload, &arguments.per_cycle) {
+        (Payload::Tlu, _) => &[1][..],
+        (_, Some(counts)) => &counts.0,
+        // LiteX buffers 16 words of a packet.
+        (_, None) if litex => &[1, 2, 4, 8, 15],
+        (_, None) => &[1, 2, 3, 4, 5, 6, 7, 8],
     };
-    let is_chosen = |method: &Method| arguments.method.is_none_or(|only| only == *method);
+    let only = arguments.method.or(litex.then_some(Method::Blocking));
+    let is_chosen = |method: &Method| only.is_none_or(|only| only == *method);
     let at = |count: u32| {
         Method::ALL.into_iter().filter(is_chosen).map(move |method| EtherboneRequest {
             count: count.into(),
             method,
-            ..arguments.request.clone()
+            ..request.clone()
         })
     };
     counts.iter().flat_map(|&count| at(count)).collect()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let points = points(arguments);
-    let reached = |stop: &StopFlag| reach(&arguments.request, stop).map_err(|fault| fault.0);
+    let mut request = arguments.request.clone();
+    if request.litex && request.payload == Payload::Timestamps {
+        (request.payload, request.method) = (Payload::Memory, Method::Blocking);
+    }
+    let points = points(arguments, &request);
+    let reached = |stop: &StopFlag| reach(&request, stop).map_err(|fault| fault.0);
     reached(&StopFlag::default())?;
     points.iter().try_for_each(|point| point.job().map(drop)).map_err(|fault| fault.0)?;
     let mut bench = Bench::new(&arguments.common)?;
     bench.recorder.expect(Forecast::points(points.len(), arguments.time));
     let within = arguments.time.map(|time| time.div_f64(points.len() as f64));
-    let steps = StepPlan::ByStage(arguments.request.cycles * arguments.repeat);
+    let steps = StepPlan::ByStage(request.cycles * arguments.repeat);
     for (order, request) in ordered(points, 1) {
         let left = order.of - order.position - 1;
         let settings = bench.runner.settings(steps, "eb/perf", &arguments.common.pins());

@@ -8,8 +8,8 @@ use super::{Client, as_ns, left};
 use crate::EbError;
 use crate::transport::{Framing, receive};
 
-/// LiteX buffers 16 words of a packet.
-const BURST: usize = 15;
+/// Words that the count of a record allows.
+const MAX_WORDS: usize = 255;
 
 impl Client {
     pub(super) fn litex_cycle(&mut self, ops: &[Op], words: &mut Vec<u64>) -> Result<(), EbError> {
@@ -20,13 +20,13 @@ impl Client {
                 odd.address
             )));
         }
-        let mut rest = ops;
+        let (mut rest, most) = (ops, self.options.litex_words.clamp(1, MAX_WORDS));
         while let Some(first) = rest.first() {
             let follows = |pair: &[Op]| {
                 pair[1].write == first.write
                     && (!first.write || pair[1].address == pair[0].address.wrapping_add(4))
             };
-            let run = (1 + rest.windows(2).take_while(|pair| follows(pair)).count()).min(BURST);
+            let run = (1 + rest.windows(2).take_while(|pair| follows(pair)).count()).min(most);
             let (now, later) = rest.split_at(run);
             if first.write {
                 let values: Vec<u64> = now.iter().map(|op| op.value & 0xFFFF_FFFF).collect();
@@ -44,7 +44,7 @@ impl Client {
     }
 
     fn litex_send(&mut self, write: bool, base: u64, values: &[u64]) -> Result<(), EbError> {
-        let mut packet = [0; litex::HEADER_BYTES + 4 + 4 * (BURST + 1)];
+        let mut packet = [0; litex::HEADER_BYTES + 4 + 4 * (MAX_WORDS + 1)];
         let bytes = litex::emit(write, base, values, &mut packet)?;
         self.flights.counts.issued += 1;
         self.transport.send(&packet[..bytes], &[bytes])

@@ -38,6 +38,8 @@ pub struct ClientOptions {
     /// Deadline of a cycle, counted from its sending.
     pub timeout: Duration,
     pub dialect: EbDialect,
+    /// Most words of a packet of LiteX, 255 at most. Its core buffers 16 words of a packet.
+    pub litex_words: usize,
     pub window_cycles: usize,
     /// Times that a range is asked for again on datagrams, all within the deadline of a cycle.
     pub retries: u32,
@@ -54,6 +56,7 @@ impl Default for ClientOptions {
             probe_timeout: Duration::from_secs(3),
             timeout: Duration::from_secs(5),
             dialect: EbDialect::Gsi,
+            litex_words: 15,
             window_cycles: 8192,
             retries: 10,
             stop: StopFlag::default(),

@@ -30,6 +30,7 @@ impl Request for EtherboneRequest {
             pop_channel: None,
             timeout_ms: None,
             retries: 0,
+            litex: false,
             peer_cpu: None,
         }
     }

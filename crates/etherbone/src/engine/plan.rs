@@ -7,7 +7,7 @@ use daqmeter_harness::{Fault, LimitSpec, Request, StopFlag, locked};
 use daqmeter_record::Limit;
 use daqmeter_wire::etherbone::cycle::{Op, StatusCheck, encode};
 use daqmeter_wire::etherbone::sdb::ids;
-use daqmeter_wire::etherbone::{DATAGRAM_BYTES, EbLayout, Width, Widths};
+use daqmeter_wire::etherbone::{DATAGRAM_BYTES, EbLayout, Width, Widths, litex};
 
 use super::request::{EtherboneRequest, MAX_NARROW_BASE, Method, Payload, Target};
 use crate::bus::devices::{ECA_TIME_HI, ECA_TIME_LO};
@@ -15,7 +15,7 @@ use crate::bus::{BusTiming, Description, tlu};
 use crate::pingpong::{PingPongRequest, Protocol, limit};
 use crate::server::Running;
 use crate::transport::Bridge;
-use crate::{Address, Client, ClientOptions, EbServer, ServerOptions, Slave, scan};
+use crate::{Address, Client, ClientOptions, EbDialect, EbServer, ServerOptions, Slave, scan};
 
 pub(super) struct Plan {
     pub(super) request: EtherboneRequest,
@@ -85,7 +85,11 @@ impl Plan {
             Method::Convenience => (ops.len() as u64, &ops[..1]),
             _ => (1, &ops[..]),
         };
-        let bytes = cycle_bytes(cycle, self.layout());
+        let bytes = match self.request.litex {
+            // A header, that of the record, an address, and a word for each.
+            true => litex::HEADER_BYTES as u64 + 8 + 4 * self.request.count,
+            false => cycle_bytes(cycle, self.layout()),
+        };
         match &self.request.address.target {
             Target::Loop(protocol) => self.raw_limit(*protocol, bytes, messages),
             Target::At(Address::Emulated(bridge)) => {
@@ -103,8 +107,8 @@ impl Plan {
 
     fn raw_limit(&self, transport: Protocol, bytes: u64, messages: u64) -> Option<LimitSpec> {
         let header_bytes = match transport {
-            Protocol::Udp => self.layout().header_bytes() as u64,
-            Protocol::Tcp => 0,
+            Protocol::Udp if !self.request.litex => self.layout().header_bytes() as u64,
+            _ => 0,
         };
         let message_bytes = bytes + header_bytes;
         // Messages longer than a datagram are not echoed in one piece.
@@ -178,7 +182,14 @@ impl Plan {
 
     pub(super) fn open(&self) -> Result<(Client, Option<Running>), Fault> {
         let timeout = self.timeout();
-        let wide = ClientOptions { timeout, stop: self.stop.clone(), ..ClientOptions::default() };
+        let EtherboneRequest { litex, count, .. } = self.request;
+        let wide = ClientOptions {
+            timeout,
+            stop: self.stop.clone(),
+            dialect: if litex { EbDialect::Litex } else { EbDialect::Gsi },
+            litex_words: usize::try_from(count).unwrap_or(usize::MAX),
+            ..ClientOptions::default()
+        };
         let wide = ClientOptions { probe_timeout: wide.probe_timeout.min(timeout), ..wide };
         let EbLayout { address, data } = self.layout();
         let (address, data) = (Widths::only(address), Widths::only(data));

@@ -72,8 +72,12 @@ pub struct EtherboneRequest {
     pub timeout_ms: Option<u64>,
     /// Times that lost cycles are sent again; the times then hold the wait
     #[arg(long, value_name = "N", default_value_t = 0)]
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "daqmeter_harness::is_default")]
     pub retries: u64,
+    /// Speak the dialect of LiteX, which reads memory a packet at a time
+    #[arg(long)]
+    #[serde(default, skip_serializing_if = "daqmeter_harness::is_default")]
+    pub litex: bool,
     /// CPU of the server of loop/ [default: that of the client]
     #[arg(long = "server-pin", value_name = "CPU", help_heading = "Placement")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,11 +112,6 @@ pub enum Payload {
     Tlu,
     /// Words of memory
     Memory,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 fn whole_ms(text: &str) -> Result<u64, String> {
@@ -217,6 +216,12 @@ impl EtherboneRequest {
         let text = "would drop stamps twice: leave it out with the payload tlu";
         Problem::when(is_latch && self.retries > 0, "retries", text)?;
         Problem::unless_within("retries", self.retries, 0..=MAX_RETRIES)?;
+        let text =
+            "reads memory, a packet at a time: use it with payload memory and method blocking";
+        let is_other = self.payload != Payload::Memory || self.method != Method::Blocking;
+        Problem::when(self.litex && is_other, "litex", text)?;
+        let text = format!("is {}; a packet of LiteX has 255 words at most", self.count);
+        Problem::when(self.litex && self.count > 255, "count", text)?;
         let is_unsaid = self.payload == Payload::Memory && !is_ours && self.base.is_none();
         let text = "is missing: say which addresses of the slave may be read";
         Problem::when(is_unsaid, "base", text)?;

@@ -11,7 +11,7 @@ use crate::faults::{faults_and_ledgers, labelled};
 use crate::figures::{Mark, Plot};
 use crate::frame::Frame;
 use crate::rate;
-use crate::samples::{first_stage, summary};
+use crate::samples::{first_stage, median_ns, summary};
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Sockets), ("pingpong", Work::Sockets)],
@@ -274,7 +274,42 @@ pub fn cycles_shown(records: &[RunRecord]) -> Frame {
     let trips = if asks_all() { round_trips(records) } else { String::new() };
     let between = if trips.is_empty() { "" } else { "\n" };
     let table = table_without(3, &columns(), &SPARE, &points);
-    Frame::of(table + &left + between + &trips, notes)
+    let mut frame = Frame::of(table + &left + between + &trips, notes);
+    frame.answer.extend(longer_packets(records));
+    frame
+}
+
+/// Predicts the rate of the longest packets of LiteX from the round trips of shorter ones: a time
+/// for each packet, and one for each of its words, by least squares.
+fn longer_packets(records: &[RunRecord]) -> Option<String> {
+    const MAX_WORDS: f64 = 255.0;
+    let is_litex = |record: &&RunRecord| record.workload.flag("litex") && rate::is_done(record);
+    let point = |record: &RunRecord| {
+        let us = median_ns(first_stage(record)?)? / 1e3;
+        Some((record.workload.int("count").ok()? as f64, us))
+    };
+    let points: Vec<(f64, f64)> = records.iter().filter(is_litex).filter_map(point).collect();
+    let n = points.len() as f64;
+    let [words, us] = [0, 1].map(|at| points.iter().map(|&(w, us)| [w, us][at]).sum::<f64>() / n);
+    let spread: f64 = points.iter().map(|(w, _)| (w - words).powi(2)).sum();
+    let common: f64 = points.iter().map(|(w, t)| (w - words) * (t - us)).sum();
+    let &(most, at_most_us) = points.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let word_us = (common / spread).max(0.0);
+    let packet_us = us - word_us * words;
+    if spread == 0.0 || packet_us <= 0.0 {
+        return None;
+    }
+    let rate = |words: f64, us: f64| significant(4.0 * words / us, 2);
+    let [packet, word] = [packet_us, word_us].map(|us| significant(us, 3));
+    let now = format!(
+        "{most} words in {} us: {} MB/s",
+        significant(at_most_us, 3),
+        rate(most, at_most_us)
+    );
+    let longest = rate(MAX_WORDS, packet_us + MAX_WORDS * word_us);
+    let then = format!("packets of 255 words would give {longest}");
+    let why = format!("a packet takes {packet} us and {word} us for each word");
+    Some(if most < MAX_WORDS { format!("{now}; {then} ({why})") } else { format!("{now} ({why})") })
 }
 
 /// Cycles whose times are known one by one, with the times in us: overlapping cycles have no known
