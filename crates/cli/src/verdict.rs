@@ -75,8 +75,8 @@ pub(crate) struct Limits {
     /// dead: time with BUSY. flags: other events with an error or CRC flag. connections: lost
     /// connections. resets: resets of event counters.
     ///
-    /// Wrong bytes and triggers that are not accounted for always fail. The exit code is 3 if an
-    /// event counter fell to 0, and nothing shows whether it was reset or events were lost.
+    /// Wrong bytes and triggers that are not accounted for always fail. The exit code is 3 if the
+    /// counters have several readings, of which one is within the limits and another is not.
     #[arg(long, value_name = "NAME=N,..", value_delimiter = ',', value_parser = limit, default_value = "loss=0,order=0,dead=1%,flags=0,connections=0")]
     pub(crate) fail_on: Vec<(Measure, Limit)>,
 }
@@ -91,8 +91,8 @@ pub(crate) struct Findings {
     pub(crate) missing: Vec<String>,
     /// Counts of what has a limit, and of all things that were looked at.
     pub(crate) values: Vec<(Measure, u64, u64)>,
-    /// Falls of event counters to 0, and the events that are missing if these are losses.
-    pub(crate) falls: (u64, u64),
+    /// Places at which more events may be missing, and these events.
+    pub(crate) unclear: (u64, u64),
     /// Channels that made the dead time, as a part of a sentence.
     pub(crate) dead_by: String,
 }
@@ -131,7 +131,7 @@ impl Findings {
     pub(crate) fn verdict(&self, limits: &Limits) -> Verdict {
         let Findings { faults: exceeded, missing: undecided, .. } = self.clone();
         let mut verdict = Verdict { exceeded, undecided, kept: Vec::new() };
-        let (falls, missing) = self.falls;
+        let (places, missing) = self.unclear;
         for (measure, limit) in &limits.fail_on {
             let value = self.values.iter().find(|(of, ..)| of == measure);
             let Some(&(_, count, of)) = value else { continue };
@@ -143,13 +143,13 @@ impl Findings {
             };
             let more = match measure {
                 Loss => missing,
-                Resets => falls,
+                Resets => places,
                 _ => 0,
             };
             if limit.is_exceeded(count, of) {
                 verdict.exceeded.push(format!("{shown} is more than {limit}"));
             } else if limit.is_exceeded(count + more, of + more) {
-                verdict.undecided.push(format!("{shown}, limit {limit}: event counters fell to 0: {falls} resets, or a loss of {missing}"));
+                verdict.undecided.push(format!("{shown}, limit {limit}: the counters allow a loss of {missing} more, in {places} places"));
             } else {
                 verdict.kept.push(format!("{shown}, limit {limit}"));
             }
@@ -254,8 +254,8 @@ mod tests {
         check(&found, &[loss(0), dead], Judgement::Failed, failed);
         let absent = (Measure::Flags, Limit::Count(0));
         check(&found, &[absent], Judgement::Passed, "passed: no limits");
-        found.falls = (1, 5);
-        let cannot = "cannot tell: loss 12 of 1000 (1.2 %), limit 16: event counters fell to 0: 1 resets, or a loss of 5";
+        found.unclear = (1, 5);
+        let cannot = "cannot tell: loss 12 of 1000 (1.2 %), limit 16: the counters allow a loss of 5 more, in 1 places";
         check(&found, &[loss(16)], Judgement::CannotTell, cannot);
         let passed = "passed: loss 12 of 1000 (1.2 %), limit 17";
         check(&found, &[loss(17)], Judgement::Passed, passed);

@@ -5,6 +5,7 @@
 //! also their payload.
 
 mod elink;
+mod lost;
 mod resync;
 mod tables;
 
@@ -16,11 +17,12 @@ use daqmeter_wire::felix::decoder::most_subchunks;
 use daqmeter_wire::felix::{BlockFormat, Elink, Subchunk};
 
 use crate::fragment::FragmentFaults;
+use crate::witness::{Witness, solve};
 use elink::{Common, ElinkCheck};
 use resync::{Piece, next_piece, recognise};
 use tables::Findings;
 use tables::fault;
-pub use tables::{Checked, ElinkRow};
+pub use tables::{Checked, ElinkRow, Lost};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
@@ -140,7 +142,10 @@ impl Checker {
         let head = u32::from_le_bytes(header.emit());
         self.no_block(fault::BAD_START, 0, || format!("{head:#010x}"));
         if let Some(elink) = &mut self.elinks[usize::from(header.elink.number())] {
-            elink.bad_start(header);
+            let Findings { position, block, .. } = self.common.findings;
+            let moment = &mut self.common.moment;
+            (moment.place, moment.block) = (position, block);
+            elink.bad_start(header, *moment);
         }
     }
 
@@ -149,7 +154,7 @@ impl Checker {
         if self.options.elinks.is_empty() || self.options.elinks.contains(&number) {
             self.checked_blocks += 1;
             self.elinks[usize::from(number)]
-                .get_or_insert_with(|| Box::new(ElinkCheck::new(header.elink)))
+                .get_or_insert_with(|| Box::new(ElinkCheck::new(header.elink, self.options.level)))
                 .block(format, header, block, &mut self.common);
         }
     }
@@ -167,13 +172,23 @@ impl Checker {
         Ok(self.checked())
     }
 
-    fn checked(self) -> Checked {
-        let rows: Vec<ElinkRow> = self.elinks.iter().flatten().map(|elink| elink.row()).collect();
+    fn checked(mut self) -> Checked {
+        let Common { findings, mut moment, level, .. } = self.common;
+        (moment.place, moment.block) = (findings.position, findings.block);
+        let elinks: Vec<&ElinkCheck> = self.elinks.iter().flatten().map(|one| &**one).collect();
+        let streams: Vec<Witness<'_>> = elinks.iter().map(|elink| elink.stream()).collect();
+        let judged = solve(&streams, moment);
+        let rows = elinks.iter().zip(&judged).map(|(elink, judged)| elink.row(judged, level));
+        let rows: Vec<ElinkRow> = rows.collect();
+        let lost = lost::sentences(&rows, &judged, level);
+        let gaps = lost::gaps(&rows, &judged);
+        let findings = lost::findings(findings, &rows, &judged, level);
+        self.common.findings = findings;
         let sum = |of: fn(&FragmentFaults) -> u64| rows.iter().map(|row| of(&row.events)).sum();
         let Findings { counts: mut faults, messages, left_out, block, .. } = self.common.findings;
         let counted: [(_, u64); 6] = [
             (fault::MISSING, sum(|events| events.missing)),
-            (fault::FELL, sum(|events| events.falls)),
+            (fault::UNCLEAR, sum(|events| events.unclear)),
             (fault::DUPLICATE, sum(|events| events.duplicates)),
             (fault::LATE, sum(|events| events.out_of_order)),
             (fault::PAYLOAD, sum(|events| events.payload)),
@@ -185,8 +200,10 @@ impl Checker {
             checked_blocks: self.checked_blocks,
             block_bytes: self.format.map_or(0, |format| format.block_bytes),
             rows,
+            lost,
+            gaps,
             faults,
-            messages,
+            messages: messages.into_iter().map(|(_, message)| message).collect(),
             messages_left_out: left_out,
             skipped_bytes: self.skipped_bytes,
         }

@@ -34,6 +34,7 @@ pub mod slowed;
 pub mod source;
 pub mod tohost;
 pub mod transport;
+mod witness;
 
 pub use card::Card;
 pub use decode::DecodeRequest;

@@ -205,9 +205,7 @@ impl Receiver {
     pub fn report(&self) -> Report {
         let ledgers = &self.report.ledgers;
         let ledger = |tag: u64| ledgers.iter().find(|(of, _)| *of == tag).map(|(_, own)| own);
-        let came = self.streams.all.iter();
-        let mut streams: Vec<StreamReport> =
-            came.map(|stream| stream.report(ledger(stream.report.tag))).collect();
+        let mut streams = self.streams.reports(ledger);
         // The other E-links received nothing at all.
         let silent = ledgers.iter().filter_map(|(tag, ledger)| {
             let missing = not_received(ledger);

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
@@ -12,6 +12,7 @@ use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{CheckOptions, Checked, Checker, ElinkRow, check};
 use daqmeter_readout::{Scenario, recording};
 use daqmeter_record::sanitise;
+use daqmeter_record::units::significant;
 use daqmeter_report::table::{numbers_from, paragraphs};
 
 use super::options::{channel, channels, elink};
@@ -46,6 +47,9 @@ pub(crate) struct Arguments {
     /// Maximum number of messages
     #[arg(long, value_name = "N", value_parser = count, default_value = "20")]
     messages: u64,
+    /// Check the files as one run, in their order
+    #[arg(long, conflicts_with = "scenario")]
+    one_run: bool,
     /// Print the tables of fcheck and fdaqm
     #[arg(long)]
     all: bool,
@@ -69,29 +73,56 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if let Some(scenario) = &arguments.scenario {
         judgement = arguments.show(&arguments.check_card(scenario)?)?;
     }
-    let (folders, files): (Vec<&PathBuf>, _) =
+    let (folders, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
         arguments.files.iter().partition(|path| path.is_dir());
     for folder in folders {
         let (name, report) = (folder.display().to_string(), pages::received(folder)?);
         let kept = receive::judge(&name, &report, arguments.json, &arguments.limits)?;
         judgement = judgement.max(kept);
     }
-    for path in files {
-        let name = path.display().to_string();
-        let checked = match path.to_str() {
-            Some("-") => check(io::stdin(), &arguments.options()),
-            _ => File::open(path)
-                .map_err(|error| format!("cannot read: {error}"))
-                .and_then(|file| check(file, &arguments.options())),
-        };
+    let runs = if arguments.one_run { files.len() } else { 1 };
+    let mut before: Option<Part> = None;
+    for paths in files.chunks(runs.max(1)) {
+        let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let name = name.join(" + ");
+        let files: Result<Vec<_>, _> = paths.iter().map(|path| open(path)).collect();
+        let none: Box<dyn Read + Send> = Box::new(io::empty());
+        let joined =
+            files.map(|files| files.into_iter().fold(none, |all, file| Box::new(all.chain(file))));
+        let checked = joined.and_then(|bytes| check(bytes, &arguments.options()));
         let checked = checked.map_err(|error| format!("{name}: {error}"))?;
         let part = Part { name, dev_dma: "0-0".to_owned(), checked };
-        judgement = judgement.max(arguments.show(&[part])?);
+        judgement = judgement.max(arguments.show(std::slice::from_ref(&part))?);
+        arguments.compare(before.as_ref(), &part)?;
+        before = Some(part);
     }
     Ok(judgement.code())
 }
 
+fn open(path: &Path) -> Result<Box<dyn Read + Send>, String> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = File::open(path).map_err(|error| format!("cannot read: {error}"))?;
+    Ok(Box::new(file))
+}
+
 impl Arguments {
+    /// Says that two files do not join, if the second one goes on with the run of the first.
+    fn compare(&self, before: Option<&Part>, part: &Part) -> Result<(), Failure> {
+        let before = before.filter(|_| !self.json);
+        let missing = before.and_then(|before| before.checked.missing_before(&part.checked));
+        if let (Some(before), Some(missing)) = (before, missing) {
+            let [from, to] = [&before.name, &part.name].map(|name| sanitise::text(name));
+            let text = format!(
+                " if {to} follows {from}, at least {missing} blocks are missing between them: \
+                 --one-run judges them together\n"
+            );
+            emit(&paragraphs(&text))?;
+        }
+        Ok(())
+    }
+
     fn options(&self) -> CheckOptions {
         CheckOptions {
             level: self.level,
@@ -152,6 +183,10 @@ impl Arguments {
         }
         checked.damages().for_each(|(what, count)| findings.fault(count, what));
         let chunks = checked.sum(|row| row.chunks_with_timeouts);
+        if self.level >= 2 && chunks == 0 && checked.checked_blocks > 0 {
+            let blocks = checked.checked_blocks;
+            findings.faults.push(format!("nothing was checked: no chunk in {blocks} blocks"));
+        }
         let (missing, of) = match self.level {
             3.. => (checked.sum(|row| row.events.missing), chunks),
             _ => (checked.sum(|row| row.missing_blocks), checked.checked_blocks),
@@ -167,8 +202,8 @@ impl Arguments {
             (Measure::Flags, checked.sum(|row| row.flagged_events), chunks),
             (Measure::Resets, checked.sum(|row| row.events.resets), chunks),
         ];
-        let missing = checked.sum(|row| row.events.falls_missing);
-        findings.falls = (checked.sum(|row| row.events.falls), missing);
+        let missing = checked.sum(|row| row.events.unclear_missing);
+        findings.unclear = (checked.sum(|row| row.events.unclear), missing);
         findings.verdict(&self.limits)
     }
 }
@@ -180,6 +215,12 @@ fn tables(part: &Part, verdict: &Verdict, all: bool) -> String {
     let (blocks, chunks) = (checked.blocks, checked.sum(|row| row.chunks_with_timeouts));
     let counts = format!("{blocks} blocks, {chunks} chunks of {} E-links", checked.rows.len());
     let mut out = paragraphs(&format!("{}: {verdict:#}\n {counts}", sanitise::text(name)));
+    for sentence in &checked.lost {
+        let _ = writeln!(out, " {sentence}");
+    }
+    if !checked.gaps.is_empty() {
+        out += &checked.map();
+    }
     for message in &checked.messages {
         let _ = writeln!(out, " {message}");
     }
@@ -193,23 +234,41 @@ fn tables(part: &Part, verdict: &Verdict, all: bool) -> String {
     }
     let mut rows = checked.rows.clone();
     let is_good = |row: &ElinkRow| {
-        (row.missing_blocks + row.events.missing + row.cut_events == 0)
+        let missing = row.events.missing + row.events.unclear_missing;
+        (row.missing_blocks + missing + row.cut_events == 0)
             && row.flags.iter().all(|flag| *flag == 0)
     };
     rows.sort_by_key(is_good);
     let left_out = rows.len().saturating_sub(MAX_ROWS);
     rows.truncate(MAX_ROWS);
+    let triggers = checked.triggers();
     let cells = rows.iter().map(|row| {
         let counts = [row.blocks, row.chunks_with_timeouts, row.bytes];
         let faults = [row.events.missing, row.missing_blocks, row.cut_events, row.flagged_events];
         let counts = counts.into_iter().chain(faults).map(|count| count.to_string());
-        std::iter::once(format!("{:#05x}", row.elink)).chain(counts).collect()
+        let against = triggers.map(|triggers| against(row.chunks_with_timeouts, triggers));
+        std::iter::once(format!("{:#05x}", row.elink)).chain(counts).chain(against).collect()
     });
-    out += &numbers_from(1, &HEADINGS, cells);
+    let columns = HEADINGS.len() - usize::from(triggers.is_none());
+    out += &numbers_from(1, &HEADINGS[..columns], cells);
     let more = if left_out > 0 { format!("{left_out} more E-links; ") } else { String::new() };
     out + &format!(" {more}the tables of fcheck and fdaqm: --all\n")
 }
 
 const MAX_ROWS: usize = 15;
-const HEADINGS: [&str; 8] =
-    ["E-link", "blocks", "chunks", "bytes", "events missing", "blocks missing", "cut", "flagged"];
+const HEADINGS: [&str; 9] = [
+    "E-link",
+    "blocks",
+    "chunks",
+    "bytes",
+    "events missing",
+    "blocks missing",
+    "cut",
+    "flagged",
+    "% of triggers",
+];
+
+/// Chunks in percent of the triggers.
+fn against(chunks: u64, triggers: u64) -> String {
+    significant(chunks as f64 / triggers.max(1) as f64 * 100.0, 6)
+}

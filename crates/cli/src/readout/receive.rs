@@ -83,7 +83,7 @@ fn verdict(report: &Report, limits: &Limits) -> Verdict {
         (Measure::Flags, report.sum(|stream| stream.flagged), chunks),
         (Measure::Resets, faults.resets, chunks),
     ];
-    findings.falls = (faults.falls, faults.falls_missing);
+    findings.unclear = (faults.unclear, faults.unclear_missing);
     findings.verdict(limits)
 }
 

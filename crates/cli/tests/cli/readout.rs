@@ -174,11 +174,56 @@ fn a_counter_that_falls_to_0_ends_the_check_with_3() {
     let file = [bytes(0, [0..20, 20..36]), bytes(1, [36..40, 0..20])].concat();
     folder.write("felig.dat", file);
     let (text, _) = folder.ends_with(3, "readout check felig.dat");
-    let cannot = "felig.dat: cannot tell: loss 0, limit 0: event counters fell to 0: 1 resets, or a loss of 216";
+    let cannot = "felig.dat: cannot tell: loss 0, limit 0: the counters allow a loss of 216 more, in 1 places";
     assert_eq!(first_line(&text), cannot);
     folder.done("readout check felig.dat --fail-on loss=216");
     let (text, _) = folder.ends_with(1, "readout check felig.dat --elinks 8,0x7ff");
     assert!(first_line(&text).ends_with("no block was checked of E-link 0x7ff"), "{text}");
+}
+
+/// Two files of one run, between which five blocks are missing, were both passed.
+#[test]
+fn files_of_one_run_that_do_not_join_are_named_and_judged_together_on_request() {
+    let folder = Folder::new();
+    folder.done("readout record felig --triggers 3000 -o whole.dat");
+    let whole = std::fs::read(folder.path("whole.dat")).unwrap();
+    let middle = whole.len() / 2048 * 1024;
+    folder.write("a.dat", &whole[..middle]);
+    folder.write("b.dat", &whole[middle..]);
+    folder.write("later.dat", &whole[middle + 5 * 1024..]);
+    let joined = folder.done("readout check a.dat b.dat");
+    assert!(!joined.contains("--one-run"), "{joined}");
+    let apart = folder.done("readout check a.dat later.dat");
+    assert!(apart.contains("if later.dat follows a.dat, at least 5 blocks are missing"), "{apart}");
+    folder.done("readout check a.dat b.dat --one-run");
+    let (text, _) = folder.ends_with(1, "readout check a.dat later.dat --one-run");
+    assert!(first_line(&text).starts_with("a.dat + later.dat: failed: loss 18"), "{text}");
+}
+
+/// An E-link that stopped beside others that went on was passed, and so was a file without a chunk.
+#[test]
+fn an_e_link_that_stops_ends_the_check_with_3_and_no_chunk_at_all_with_1() {
+    let folder = Folder::new();
+    folder.write("s.toml", "[card]\nlinks = 1\nttc = true\n");
+    folder.done("readout record s.toml --triggers 6000 -o s.dat");
+    let bytes = std::fs::read(folder.path("s.dat")).unwrap();
+    let mut came = 0;
+    let kept = bytes.chunks(1024).filter(|block| {
+        let is_first = block[0] == 8;
+        came += usize::from(is_first);
+        !is_first || came <= 1
+    });
+    folder.write("stops.dat", kept.flatten().copied().collect::<Vec<u8>>());
+    let (text, _) = folder.ends_with(3, "readout check stops.dat");
+    assert!(first_line(&text).starts_with("stops.dat: cannot tell: loss 0, limit 0"), "{text}");
+    let why = "events 36 to 5999 may be missing on E-link 0x008 only: 5964 in all; or the E-link ended there";
+    assert!(text.contains(why), "{text}");
+    let mut block = vec![0; 1024];
+    block[..4].copy_from_slice(&[8, 0, 0xCE, 0xC0]);
+    block[1020..].copy_from_slice(&(5_u32 << 29 | 1016).to_le_bytes());
+    folder.write("none.dat", &block);
+    let (text, _) = folder.ends_with(1, "readout check none.dat");
+    assert!(first_line(&text).ends_with("nothing was checked: no chunk in 1 blocks"), "{text}");
 }
 
 /// A publisher that offers one E-link, sends one event of it and the account, if there is one. It

@@ -3,15 +3,14 @@
 use daqmeter_record::units::whole;
 use daqmeter_wire::felix::block::{ChunkFlags, SubchunkKind, Trailer};
 use daqmeter_wire::felix::decoder::most_subchunks;
-use daqmeter_wire::felix::payload::{EmulatorHeader, Ttc};
+use daqmeter_wire::felix::payload::{BUNCHES_PER_ORBIT, EmulatorHeader, Ttc};
 use daqmeter_wire::felix::{BlockFormat, Elink, Encoder, Subchunk, subchunks};
 
 use super::ChannelId;
 use crate::accounts::CardElink;
 use crate::scenario::{ElinkSpec, FaultKind, FaultSpec, Mode, Scenario};
 
-/// LHC: bunch crossings in an orbit, and their distance.
-const BUNCHES_PER_ORBIT: u64 = 3564;
+/// LHC: distance of bunch crossings.
 const BUNCH_NS: f64 = 24.95;
 
 /// Function that takes each block, and the time of its first chunk.
@@ -144,13 +143,14 @@ impl Emulator {
 
 fn ttc(now_ns: u64, l0id: u64) -> Ttc {
     let crossing = whole(now_ns as f64 / BUNCH_NS);
+    let bunches = u64::from(BUNCHES_PER_ORBIT);
     let low = |value: u64| u32::try_from(value & 0xFFFF_FFFF).expect("32 bits");
     Ttc {
         format: 2,
-        bcid: u16::try_from(crossing % BUNCHES_PER_ORBIT).expect("below 3564"),
+        bcid: u16::try_from(crossing % bunches).expect("below 3564"),
         l1id: low(l0id) & 0xFF_FFFF,
         ecr: 0,
-        orbit: low(crossing / BUNCHES_PER_ORBIT),
+        orbit: low(crossing / bunches),
         trigger_type: 0x80,
         l0id: low(l0id),
         accepts: l0id + 1,

@@ -2,13 +2,12 @@
 
 use daqmeter_wire::felix::block::FelixHeader;
 use daqmeter_wire::felix::decoder::{BlockParts, ChunkPart, ChunkRun, parts};
-use daqmeter_wire::felix::order::{SequenceHint, SequenceStep, SequenceTracker};
-use daqmeter_wire::felix::{BlockError, BlockFormat, Elink, Reassembler, Subchunk};
+use daqmeter_wire::felix::{BlockError, BlockFormat, Elink, Reassembler, Subchunk, SubchunkKind};
 
 use super::tables::{ElinkRow, Findings, fault};
 use crate::fragment::{FragmentCheck, FragmentFinding};
-use crate::repeats::{Fingerprint, fingerprint};
 use crate::similar::SimilarByStride;
+use crate::witness::{Judged, Moment, Witness};
 
 /// State that the checks of all E-links share.
 #[derive(Debug, Default)]
@@ -17,6 +16,8 @@ pub(super) struct Common {
     pub(super) strides: SimilarByStride,
     pub(super) room: Vec<Subchunk>,
     pub(super) findings: Findings,
+    /// What came of all E-links up to now.
+    pub(super) moment: Moment,
 }
 
 /// Block that is checked.
@@ -27,13 +28,18 @@ struct Looked<'a> {
     findings: &'a mut Findings,
 }
 
-const SEQUENCES: u32 = 32;
+/// Blocks of an E-link among which one that came twice is looked for.
+const KNOWN_BLOCKS: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct ElinkCheck {
     reassembler: Reassembler,
-    order: SequenceTracker,
-    fingerprints: [Fingerprint; 32],
+    /// Number of the next block, and digests of those before it by their count.
+    next: Option<u8>,
+    first: u8,
+    digests: Box<[u64; KNOWN_BLOCKS]>,
+    kept: usize,
+    is_closed: bool,
     fragments: FragmentCheck,
     partial: Vec<u8>,
     open_bytes: usize,
@@ -42,12 +48,18 @@ pub(super) struct ElinkCheck {
 }
 
 impl ElinkCheck {
-    pub(super) fn new(elink: Elink) -> ElinkCheck {
+    pub(super) fn new(elink: Elink, level: u8) -> ElinkCheck {
         ElinkCheck {
             reassembler: Reassembler::new(),
-            order: SequenceTracker::default(),
-            fingerprints: [[0; 48]; 32],
-            fragments: FragmentCheck::of_blocks(elink),
+            next: None,
+            first: 0,
+            digests: Box::new([0; KNOWN_BLOCKS]),
+            kept: 0,
+            is_closed: false,
+            fragments: match level {
+                3.. => FragmentCheck::new(Some(elink)),
+                _ => FragmentCheck::of_blocks(),
+            },
             partial: Vec::new(),
             open_bytes: 0,
             row: ElinkRow { elink: elink.number(), smallest: u64::MAX, ..ElinkRow::default() },
@@ -61,21 +73,27 @@ impl ElinkCheck {
         block: &[u8],
         common: &mut Common,
     ) {
-        let Common { level, strides, room, findings } = common;
+        let Common { level, strides, room, findings, moment } = common;
         if *level == 0 {
             self.reassembler.counts.blocks += 1;
             return;
         }
         let (number, before) = (self.row.elink, self.reassembler.counts);
         let was_open = self.reassembler.is_open();
-        if self.is_repeated(header, block, findings) {
+        (moment.place, moment.block) = (findings.position, findings.block);
+        if self.is_repeated(header.sequence, block, *moment) {
+            self.reassembler.counts.blocks += 1;
+            self.row.duplicate_blocks += 1;
+            let sequence = header.sequence;
+            let what = || format!("E-link {number:#05x}: number {sequence}");
+            findings.fault(fault::DUPLICATE_BLOCK, what);
             return;
         }
         let mut looked = Looked { block, level: *level, strides, findings };
         match parts(format, block, room) {
             Ok((header, found)) => self.chunks(header, &found, &mut looked),
             Err(error) => {
-                self.unreadable();
+                self.reassembler.bad_block();
                 let what = match error {
                     BlockError::Undefined { .. } => fault::UNDEFINED,
                     _ => fault::LENGTH,
@@ -84,6 +102,13 @@ impl ElinkCheck {
             }
         }
         let after = self.reassembler.counts;
+        let timeout = SubchunkKind::Timeout as usize;
+        self.is_closed = after.subchunks[timeout] > before.subchunks[timeout];
+        match self.fragments.is_ttc {
+            true => moment.triggers = self.fragments.triggers(),
+            false if *level < 3 => moment.chunks += 1,
+            false => moment.chunks += after.ended() - before.ended(),
+        }
         if *level < 2 {
             return;
         }
@@ -97,61 +122,42 @@ impl ElinkCheck {
         }
     }
 
-    /// Compares the block's number with that of the block before; true for one that came already.
-    fn is_repeated(&mut self, header: FelixHeader, block: &[u8], findings: &mut Findings) -> bool {
-        let (number, seen) = (self.row.elink, u32::from(header.sequence));
-        let fingerprint = fingerprint(block);
-        let before =
-            std::mem::replace(&mut self.fingerprints[usize::from(header.sequence)], fingerprint);
-        if self.order.expected() == Some(seen) {
-            self.order.advance(seen, SEQUENCES);
-            return false;
-        }
-        let expected = self.order.next();
-        // Further back it would be ahead as well, and blocks of constant data are all alike.
-        let behind = |next: u32| next.wrapping_sub(seen) % SEQUENCES;
-        let is_behind = expected.is_some_and(|next| (1..=SEQUENCES / 2).contains(&behind(next)));
-        if is_behind && before == fingerprint {
-            self.reassembler.counts.blocks += 1;
-            self.row.duplicate_blocks += 1;
-            findings
-                .fault(fault::DUPLICATE_BLOCK, || format!("E-link {number:#05x}: number {seen}"));
+    /// Takes the block's number; returns true if the block came already.
+    fn is_repeated(&mut self, sequence: u8, block: &[u8], moment: Moment) -> bool {
+        let digest = digest(block);
+        if self.next == Some(sequence) {
+            self.fragments.track.arrive(moment);
+        } else if self.next.is_some_and(|next| self.is_known(next, sequence, digest)) {
             return true;
-        }
-        match self.order.step(seen, SEQUENCES, SequenceHint::New) {
-            SequenceStep::Missing(count) => {
-                self.row.missing_blocks += u64::from(count);
-                self.fragments.gap();
-                let expected = expected.unwrap_or(0);
-                findings.fault(fault::SEQUENCE, || {
-                    format!("E-link {number:#05x}: expected {expected}, seen {seen}")
-                });
-            }
-            SequenceStep::Late => {
-                self.row.missing_blocks = self.row.missing_blocks.saturating_sub(1);
-                self.row.late_blocks += 1;
-                self.fragments.disorder();
-                findings
-                    .fault(fault::LATE_BLOCK, || format!("E-link {number:#05x}: number {seen}"));
-            }
-            SequenceStep::Next | SequenceStep::Again | SequenceStep::Restarted => {
-                self.fragments.disorder();
+        } else {
+            self.fragments.track.jump(sequence.into(), moment);
+            if self.next.is_none() {
+                self.first = sequence;
             }
         }
+        self.digests[self.kept % KNOWN_BLOCKS] = digest;
+        self.kept += 1;
+        self.next = Some((sequence + 1) & 0x1F);
         false
     }
 
-    fn unreadable(&mut self) {
-        self.reassembler.bad_block();
-        self.fragments.gap();
+    /// True if a block has the bytes of an earlier one. Further back than half a turn it may be a
+    /// later one just as well, if the bytes of the blocks before come again, too.
+    fn is_known(&self, next: u8, sequence: u8, digest: u64) -> bool {
+        let before = |back: usize| self.digests[(self.kept - back) % KNOWN_BLOCKS];
+        let most = self.kept.min(KNOWN_BLOCKS);
+        let behind = usize::from(next.wrapping_sub(sequence) & 0x1F);
+        let is_near = behind <= 16 && behind <= most && before(behind) == digest;
+        let comes_again = || (2..=most).any(|back| before(back) == before(1));
+        is_near || (1..=most).any(|back| before(back) == digest) && !comes_again()
     }
 
     /// Takes a block with a bad start, which is this E-link's if its number is the next one.
-    pub(super) fn bad_start(&mut self, header: FelixHeader) {
-        let sequence = u32::from(header.sequence);
-        if self.order.expected() == Some(sequence) {
-            self.order.advance(sequence, SEQUENCES);
-            self.unreadable();
+    pub(super) fn bad_start(&mut self, header: FelixHeader, moment: Moment) {
+        if self.next == Some(header.sequence) {
+            self.next = Some((header.sequence + 1) & 0x1F);
+            self.fragments.track.arrive(moment);
+            self.reassembler.bad_block();
         }
     }
 
@@ -230,7 +236,10 @@ impl ElinkCheck {
         let chunk = if is_whole { payload } else { &self.partial[..] };
         let finding: Option<FragmentFinding> = match (ends, flags.truncated) {
             (false, _) => None,
-            (true, true) => self.fragments.cut(chunk),
+            (true, true) => {
+                self.fragments.cut(chunk);
+                None
+            }
             (true, false) => self.fragments.check(chunk),
         };
         if let Some(finding) = finding {
@@ -238,9 +247,25 @@ impl ElinkCheck {
         }
     }
 
-    pub(super) fn row(&self) -> ElinkRow {
+    /// Returns what the judgement of all E-links needs.
+    pub(super) fn stream(&self) -> Witness<'_> {
+        Witness {
+            track: &self.fragments.track,
+            is_trigger: self.fragments.is_ttc,
+            link: Elink::new(self.row.elink).link().into(),
+            is_closed: self.is_closed,
+        }
+    }
+
+    pub(super) fn row(&self, judged: &Judged, level: u8) -> ElinkRow {
         let counts = &self.reassembler.counts;
         let is_ttc = self.row.elink == Elink::TTC.number();
+        let mut events = self.fragments.judged(judged);
+        let mut missing_blocks = judged.gaps.iter().map(|gap| gap.blocks).sum();
+        if level < 3 {
+            missing_blocks = std::mem::take(&mut events.missing);
+            events.out_of_order = 0;
+        }
         ElinkRow {
             blocks: counts.blocks,
             subchunks: counts.subchunks,
@@ -249,8 +274,31 @@ impl ElinkCheck {
             smallest: if counts.ended() > 0 { self.row.smallest } else { 0 },
             width: if is_ttc { 0 } else { self.fragments.width.unwrap_or(0) },
             flags: [counts.truncated, counts.errors, counts.crc_errors, counts.busy],
-            events: self.fragments.faults,
+            missing_blocks,
+            edges: [self.first, self.next.unwrap_or(0)],
+            late_blocks: judged.late.iter().map(|(_, _, blocks)| blocks).sum(),
+            events,
             ..self.row
         }
     }
+}
+
+/// Bytes of the begin and the end of a block that tell it from others: they hold the counter of at
+/// least one chunk, if chunks are not longer, and where the chunks end.
+const BEGIN_BYTES: usize = 128;
+const END_BYTES: usize = 32;
+
+/// Digest of a block's begin and end.
+#[inline]
+fn digest(block: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut lanes = [FACTOR; 4];
+    let (begin, end) = (&block[..BEGIN_BYTES], &block[block.len() - END_BYTES..]);
+    for part in begin.chunks_exact(32).chain(end.chunks_exact(32)) {
+        for (lane, word) in lanes.iter_mut().zip(part.chunks_exact(8)) {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            *lane = (*lane ^ word).wrapping_mul(FACTOR).rotate_left(29);
+        }
+    }
+    lanes.into_iter().fold(0, |all, lane| (all ^ lane).wrapping_mul(FACTOR).rotate_left(29))
 }

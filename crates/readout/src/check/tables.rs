@@ -23,8 +23,9 @@ pub(super) mod fault {
     pub(crate) const LATE: &str = "event out of order";
     pub(crate) const PAYLOAD: &str = "wrong payload";
     pub(crate) const ELINK: &str = "wrong E-link";
-    /// A reset or a loss.
-    pub(crate) const FELL: &str = "counter fell to 0";
+    /// A loss, or none.
+    pub(crate) const UNCLEAR: &str = "events that may be missing";
+    pub(crate) const NUMBER: &str = "wrong number";
     /// Not a fault: the trigger system announces it.
     pub(crate) const RESET: &str = "counter reset";
 }
@@ -35,7 +36,7 @@ const LOSS_AND_ORDER: [&str; 7] = [
     fault::DUPLICATE_BLOCK,
     fault::LATE_BLOCK,
     fault::MISSING,
-    fault::FELL,
+    fault::UNCLEAR,
     fault::DUPLICATE,
     fault::LATE,
 ];
@@ -44,8 +45,8 @@ const LOSS_AND_ORDER: [&str; 7] = [
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) counts: BTreeMap<&'static str, u64>,
-    /// Messages that are kept, in their order, and the number of others.
-    pub(super) messages: Vec<String>,
+    /// Messages that are kept, with their places, and the number of others.
+    pub(super) messages: Vec<(u64, String)>,
     pub(super) left_out: u64,
     pub(super) max_messages: usize,
     /// The block at hand: its place in the file, and its number.
@@ -59,10 +60,11 @@ impl Findings {
         self.message(what, more);
     }
 
-    fn message(&mut self, what: &'static str, more: impl FnOnce() -> String) {
+    pub(super) fn message(&mut self, what: &'static str, more: impl FnOnce() -> String) {
         if self.messages.len() < self.max_messages {
             let (position, block) = (self.position, self.block);
-            self.messages.push(format!("block {block} @ {position:#x}: {what}: {}", more()));
+            let message = format!("block {block} @ {position:#x}: {what}: {}", more());
+            self.messages.push((position, message));
         } else {
             self.left_out += 1;
         }
@@ -71,15 +73,13 @@ impl Findings {
     /// Adds a message of a chunk. Its fault is counted at the end, because missing data may still
     /// come.
     pub(super) fn say(&mut self, elink: u16, begin: usize, finding: FragmentFinding) {
-        use FragmentFinding::{Duplicate, Fell, Missing, OutOfOrder, Payload, Reset, WrongElink};
         let (what, more) = match finding {
-            Missing(count) => (fault::MISSING, format!(": {count} before it")),
-            Duplicate => (fault::DUPLICATE, String::new()),
-            OutOfOrder => (fault::LATE, String::new()),
-            Reset(missing) => (fault::RESET, format!(": {missing} events are missing since")),
-            Fell(count) => (fault::FELL, format!(": a reset, or {count} events missing before it")),
-            Payload => (fault::PAYLOAD, String::new()),
-            WrongElink(index) => (fault::ELINK, format!(": the chunk names index {index:#04x}")),
+            FragmentFinding::Duplicate => (fault::DUPLICATE, String::new()),
+            FragmentFinding::Reset => (fault::RESET, String::new()),
+            FragmentFinding::Payload => (fault::PAYLOAD, String::new()),
+            FragmentFinding::WrongElink(index) => {
+                (fault::ELINK, format!(": the chunk names index {index:#04x}"))
+            }
         };
         let place = self.position + begin as u64;
         self.message(what, || format!("E-link {elink:#05x} at {place:#x}{more}"));
@@ -106,13 +106,24 @@ pub struct ElinkRow {
     pub flags: [u64; 4],
     pub cut_events: u64,
     pub flagged_events: u64,
-    /// Blocks missing by their numbers: a lower bound.
+    /// Blocks missing by all counters together.
     pub missing_blocks: u64,
+    /// Number of the first block, and of the one that would come next.
+    pub edges: [u8; 2],
     pub duplicate_blocks: u64,
     pub late_blocks: u64,
     /// Faults of the events, by their counters and bytes.
     #[serde(flatten)]
     pub events: FragmentFaults,
+}
+
+/// Events of an E-link that are missing: the first by their count, the fewest, and the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Lost {
+    pub elink: u16,
+    pub from: u64,
+    pub least: u64,
+    pub most: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -123,6 +134,10 @@ pub struct Checked {
     /// Bytes of a block; 0 without any block.
     pub block_bytes: usize,
     pub rows: Vec<ElinkRow>,
+    /// Sentences about what is missing, one for each place in the run.
+    pub lost: Vec<String>,
+    /// The same by E-links, as numbers.
+    pub gaps: Vec<Lost>,
     pub faults: BTreeMap<&'static str, u64>,
     pub messages: Vec<String>,
     pub messages_left_out: u64,
@@ -168,6 +183,52 @@ impl Checked {
         faults.filter(|(what, _)| !LOSS_AND_ORDER.contains(what))
     }
 
+    /// Triggers by the trigger system's E-link, with those missing.
+    pub fn triggers(&self) -> Option<u64> {
+        let row = self.rows.iter().find(|row| row.elink == Elink::TTC.number())?;
+        Some(row.chunks_with_timeouts + row.events.missing)
+    }
+
+    /// Blocks that are missing between these and others, if those were written after them; `None`
+    /// if the others begin a run.
+    pub fn missing_before(&self, next: &Checked) -> Option<u64> {
+        let begins = next.rows.iter().all(|row| row.edges[0] == 0);
+        let pairs = next.rows.iter().filter_map(|row| {
+            let own = self.rows.iter().find(|own| own.elink == row.elink)?;
+            Some(u64::from(row.edges[0].wrapping_sub(own.edges[1]) % 32))
+        });
+        Some(pairs.sum()).filter(|missing| *missing > 0 && !begins)
+    }
+
+    /// Map of what is missing: a line for each E-link, in which a letter is a part of the run.
+    pub fn map(&self) -> String {
+        const COLUMNS: u64 = 64;
+        let end = self.gaps.iter().map(|gap| gap.from + gap.most).max().unwrap_or(0);
+        let end = end.max(self.rows.iter().map(|row| row.chunks_with_timeouts).max().unwrap_or(0));
+        let mut out = format!(" events 0 to {end}: # missing, ? may be missing\n");
+        for row in &self.rows {
+            let own = || self.gaps.iter().filter(|gap| gap.elink == row.elink);
+            let letter = |column: u64| {
+                let [from, to] = [column, column + 1].map(|column| column * end / COLUMNS);
+                let is_in =
+                    |count: u64, gap: &Lost| gap.from < to.max(from + 1) && gap.from + count > from;
+                match (
+                    own().any(|gap| is_in(gap.least, gap)),
+                    own().any(|gap| is_in(gap.most, gap)),
+                ) {
+                    (true, _) => '#',
+                    (_, true) => '?',
+                    _ => '.',
+                }
+            };
+            if own().next().is_some() {
+                let line: String = (0..COLUMNS).map(letter).collect();
+                let _ = writeln!(out, " {:#05x} {line}", row.elink);
+            }
+        }
+        out
+    }
+
     pub fn fdaqm_table(&self, dev_dma: &str) -> String {
         let mut out = format!("-> Data checked @Dev-DMA={dev_dma}: Blocks {}", self.blocks);
         for (what, count) in &self.faults {
@@ -204,14 +265,6 @@ impl Checked {
         let resets = self.sum(|row| row.events.resets);
         if resets > 0 {
             let _ = writeln!(out, " event counters were reset {resets} times");
-        }
-        let [falls, missing] =
-            [self.sum(|row| row.events.falls), self.sum(|row| row.events.falls_missing)];
-        if falls > 0 {
-            let _ = writeln!(
-                out,
-                " event counters fell to 0 {falls} times: these are resets, or {missing} events are missing"
-            );
         }
         out
     }

@@ -10,6 +10,7 @@ use super::{StreamReport, elink_of};
 use crate::accounts::{FinalAccount, not_received};
 use crate::fragment::{FragmentCheck, FragmentFaults};
 use crate::similar::{MAX_ALIKE_BYTES, SimilarByStride};
+use crate::witness::{self, Judged, Moment, solve};
 
 /// Bytes between the payloads of messages that are alike: the length.
 const MESSAGE_WORD: usize = 4;
@@ -32,6 +33,8 @@ pub(super) struct Streams {
     /// True takes all tags: nobody offered any.
     pub(super) takes_all: bool,
     strides: SimilarByStride,
+    /// What came of all streams; a place is a row of messages of one stream.
+    moment: Moment,
 }
 
 impl Streams {
@@ -48,12 +51,17 @@ impl Streams {
             // Messages of one tag come in a row: a block's worth.
             if tag.replace(message.tag) != Some(message.tag) {
                 place = self.place_of(message.tag);
+                self.moment.place += 1;
+                if let Some(place) = place {
+                    self.all[place].check.track.arrive(self.moment);
+                }
             }
             let Some(place) = place else {
                 good = false;
                 continue;
             };
             let stream = &mut self.all[place];
+            let before = stream.report.chunks;
             stream.take(message.payload, message.status);
             if message.status.is_clean() {
                 let length = message.payload.len();
@@ -64,6 +72,10 @@ impl Streams {
                 stream.report.bytes += (count * length) as u64;
                 let strides = &mut self.strides;
                 stream.check.check_alike(bytes, length, stride, count, strides, |_, _| {});
+            }
+            match stream.check.is_ttc {
+                true => self.moment.triggers = stream.check.triggers(),
+                false => self.moment.chunks += stream.report.chunks - before,
             }
         }
         good
@@ -78,6 +90,17 @@ impl Streams {
             self.all.push(Stream { check: FragmentCheck::new(elink_of(tag)), report });
         }
         self.places.get(&tag).copied()
+    }
+
+    /// Reports of all streams. An account that closes gives the number of missing chunks.
+    pub(super) fn reports<'a>(
+        &self,
+        ledger: impl Fn(u64) -> Option<&'a Ledger>,
+    ) -> Vec<StreamReport> {
+        let streams: Vec<_> = self.all.iter().map(Stream::witness).collect();
+        let judged = solve(&streams, self.moment);
+        let both = self.all.iter().zip(&judged);
+        both.map(|(stream, judged)| stream.report(judged, ledger(stream.report.tag))).collect()
     }
 
     /// Ledgers of an account for this receiver, with its own counts of what came.
@@ -112,25 +135,32 @@ pub(super) fn refuse_large_sum<'a>(
 }
 
 impl Stream {
+    fn witness(&self) -> witness::Witness<'_> {
+        // A receiver may come and go at any time: begins and ends say nothing.
+        let link = elink_of(self.report.tag).map_or(0, |elink| elink.link().into());
+        let (track, is_trigger) = (&self.check.track, self.check.is_ttc);
+        witness::Witness { track, is_trigger, link, is_closed: false }
+    }
+
     /// Faults of the stream. An account that closes states what did not come, and that nothing came
     /// twice. Without a loss, a counter that fell was reset by the source.
-    fn faults(&self, ledger: Option<&Ledger>) -> FragmentFaults {
-        let counted = self.check.faults;
+    fn faults(&self, judged: &Judged, ledger: Option<&Ledger>) -> FragmentFaults {
+        let counted = self.check.judged(judged);
         let Some(ledger) = ledger.filter(|ledger| ledger.closes()) else {
             return counted;
         };
         let lost = not_received(ledger);
         let missing = lost.saturating_sub(self.report.truncated);
-        let known = FragmentFaults { missing, falls: 0, falls_missing: 0, ..counted };
+        let known = FragmentFaults { missing, unclear: 0, unclear_missing: 0, ..counted };
         match lost {
-            0 => FragmentFaults { resets: counted.resets + counted.falls, ..known },
+            0 => FragmentFaults { resets: counted.resets + counted.unclear, ..known },
             _ => FragmentFaults { duplicates: 0, out_of_order: 0, resets: 0, ..known },
         }
     }
 
     /// Report of the stream. An account that closes gives the number of missing chunks.
-    pub(super) fn report(&self, ledger: Option<&Ledger>) -> StreamReport {
-        StreamReport { faults: self.faults(ledger), ..self.report }
+    fn report(&self, judged: &Judged, ledger: Option<&Ledger>) -> StreamReport {
+        StreamReport { faults: self.faults(judged, ledger), ..self.report }
     }
 
     #[inline]

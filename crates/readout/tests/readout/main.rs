@@ -8,6 +8,7 @@ mod by_hand;
 mod card;
 mod chain;
 mod hostile;
+mod lost;
 mod memory;
 mod received;
 mod subscriptions;

@@ -49,12 +49,12 @@ fn account(delivered: [u64; 2], dropped: [u64; 2]) -> FinalAccount {
     }
 }
 
-/// Counts of all E-links: missing, twice, late, resets, and falls that may be resets or losses.
+/// Counts of all E-links: missing, twice, late, resets, and places where nobody can tell.
 fn faults(elinks: &[u16], pages: Vec<u8>, account: Option<FinalAccount>) -> [u64; 5] {
     let wanted: Vec<u64> = elinks.iter().copied().map(tag).collect();
     let account = account.map(|account| serde_json::to_vec(&account).unwrap());
     let faults = received(&LINKS.map(tag), &wanted, pages, account).0.faults();
-    [faults.missing, faults.duplicates, faults.out_of_order, faults.resets, faults.falls]
+    [faults.missing, faults.duplicates, faults.out_of_order, faults.resets, faults.unclear]
 }
 
 #[test]

@@ -11,7 +11,6 @@
 pub mod block;
 pub mod decoder;
 pub mod encoder;
-pub mod order;
 pub mod page;
 pub mod payload;
 mod subchunks;

@@ -63,6 +63,8 @@ pub struct Ttc {
     pub accepts: u64,
 }
 
+/// LHC: bunch crossings in an orbit.
+pub const BUNCHES_PER_ORBIT: u16 = 3564;
 pub const TTC_BYTES: usize = 26;
 pub(crate) const TTC_FORMAT1_BYTES: usize = 20;
 
