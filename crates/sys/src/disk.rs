@@ -154,7 +154,7 @@ pub fn reserve(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
 }
 
 /// Drops what the page cache holds of bytes of a file that are on the disk, so that they are read
-/// from there.
+/// from there; of all up to its end if `bytes` is 0.
 pub fn uncache(file: &File, offset: u64, bytes: u64) {
     let bytes = std::num::NonZero::new(bytes);
     // Where it fails, they are read from the cache.

@@ -16,7 +16,7 @@ use crate::progress::Forecast;
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/eb-perf.txt"))]
 pub(crate) struct Arguments {
-    /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8 [default: 1-8, 1,2,4,8,15 with --litex]
+    /// Timestamps (or words) per cycle: 4, 1,2,8 or 1-8 [default: 1-8]
     #[arg(short = 'm', long = "per-cycle", value_name = "LIST", value_parser = list)]
     per_cycle: Option<CpuList>,
     /// Repetitions of the series

@@ -420,3 +420,22 @@ fn called_by_the_name_of_a_c_tool_the_program_is_that_tool() {
         assert!(said.starts_with(wanted), "{line}: {said}");
     }
 }
+
+/// The bus of the emulated bridge gives each word its time, and the line each packet: what is
+/// predicted from 15 words is measured at 255.
+#[test]
+fn the_rate_of_long_packets_of_litex_is_known_from_short_ones() {
+    let rate = |text: &str, before: &str, after: &str| -> f64 {
+        let line = text.lines().next().unwrap();
+        let from = line.split(before).nth(1).unwrap_or_else(|| panic!("{before}: {text}"));
+        from.split(after).next().unwrap().trim().parse().unwrap()
+    };
+    let short = done("perf emu/gige --litex -l 3");
+    let predicted = rate(&short, "packets of 255 words would give ", " (a packet takes");
+    let long = done("perf emu/gige --litex -l 3 -m 1,255");
+    assert!(!long.contains("would give"), "{long}");
+    let measured = rate(&long, " us: ", " MB/s (a packet");
+    assert!((0.5..2.0).contains(&(predicted / measured)), "{predicted}, {measured}");
+    let (_, refused) = ends_with(2, "eb perf --litex --method pipelined");
+    assert!(refused.contains("use it with payload memory and method blocking"), "{refused}");
+}

@@ -71,7 +71,7 @@ pub struct EtherboneRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// Times that lost cycles are sent again; the times then hold the wait
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_short_help = true)]
     #[serde(default, skip_serializing_if = "daqmeter_harness::is_default")]
     pub retries: u64,
     /// Speak the dialect of LiteX, which reads memory a packet at a time

@@ -92,6 +92,7 @@ impl KeptCheck {
     /// # Errors
     /// The index is gone.
     pub fn until(&mut self, entry: u64) -> Result<KeptChecked, Fault> {
+        self.reader.close();
         let empty = self.found.streams.clone();
         let before = std::mem::take(&mut self.found.blocks);
         while self.reader.at < entry && self.one() {}

@@ -94,7 +94,12 @@ impl KeptReader {
         Ok(())
     }
 
-    /// Reads the bytes of a block, from the disk if they are there.
+    /// Closes the files: what was written to them since is read from the disk, too.
+    pub(super) fn close(&mut self) {
+        self.open.fill_with(|| None);
+    }
+
+    /// Reads the bytes of a block, from the disk.
     ///
     /// # Errors
     /// The file, and the place in it.
@@ -109,11 +114,14 @@ impl KeptReader {
         if !is_open {
             let file =
                 open_regular(&path).map_err(|error| fault(format!("is not there: {error}")))?;
+            // From here on, the disk is read. What was read ahead stays.
+            uncache(&file, 0, 0);
             self.open[stream] = Some((block.file, file));
         }
         let Some((_, file)) = &self.open[stream] else { return Ok(()) };
+        let read = file.read_exact_at(into, block.offset);
         uncache(file, block.offset, into.len() as u64);
-        file.read_exact_at(into, block.offset).map_err(|error| match error.kind() {
+        read.map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => fault("is not whole: the file ends before".to_owned()),
             _ => fault(format!("cannot be read: {error}")),
         })
