@@ -23,6 +23,7 @@ def end(*_):
 
 
 signal.signal(signal.SIGTERM, end)
+print("listens", flush=True)
 client, waiting = None, []
 while True:
     ready, _, _ = select.select([front, back], [], [], 0.001 if waiting else None)
