@@ -41,7 +41,7 @@ const TRIAL_BYTES: usize = 128 << 20;
 const TRIAL_TIME: Duration = Duration::from_millis(400);
 /// Time from one addition to the index to the next, unless many entries wait.
 const INDEX_NS: u64 = 5_000_000;
-/// Time after the last block from which on the next one is waited for: no other follows soon.
+/// Time without a block, after which the next one is waited for: no other follows soon.
 const ALONE_NS: u64 = 50_000_000;
 const INDEX_BYTES: usize = 64 * KeptBlock::BYTES;
 
@@ -306,9 +306,10 @@ impl KeptWriter {
             self.progress.waited(monotonic_ns() - begin_ns);
         }
         let is_alone = begin_ns > self.taken_ns + ALONE_NS;
-        self.taken_ns = begin_ns;
         while self.retire(is_alone)? {}
-        self.index(false)
+        self.index(false)?;
+        self.taken_ns = monotonic_ns();
+        Ok(())
     }
 
     /// Takes back one write that has ended; false if none has.

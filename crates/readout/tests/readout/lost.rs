@@ -380,12 +380,11 @@ fn wrong(case: &Case) -> Option<String> {
 
 #[test]
 fn the_checker_finds_what_was_done_to_random_files() {
-    let files = std::env::var("DAQMETER_LOST_FILES").ok().and_then(|text| text.parse().ok());
-    let files: u64 = files.unwrap_or(25);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let files: u64 = number("DAQMETER_LOST_FILES").unwrap_or(25);
+    let first: u64 = number("DAQMETER_LOST_FIRST").unwrap_or(0);
     let mut failures = Vec::new();
-    let only: Option<u64> =
-        std::env::var("DAQMETER_LOST_FILE").ok().and_then(|text| text.parse().ok());
-    for seed in (0..files).filter(|seed| only.is_none_or(|only| only == *seed)) {
+    for seed in first..first + files {
         let case = case(seed);
         if let Some(why) = wrong(&case) {
             let Setting { elinks, payload, triggers, has_ttc, period, .. } = &case.setting;
