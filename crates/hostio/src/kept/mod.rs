@@ -16,7 +16,7 @@ mod settings;
 mod writer;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -214,7 +214,7 @@ impl KeptRun {
         let shown = path.display();
         let fault = |what: String| Fault::new(format!("{shown}: {what}"));
         let bytes = fs::metadata(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
                 fault("not found: name the folder of a kept run".to_owned())
             }
             _ => fault(error.to_string()),
