@@ -44,10 +44,16 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     keeping: Keeping,
     /// Table to print
-    #[arg(long, default_value = "table", hide_short_help = true, help_heading = "Output")]
+    #[arg(
+        long,
+        default_value = "table",
+        hide_short_help = true,
+        help_heading = "Output",
+        conflicts_with = "keep"
+    )]
     format: TableFormat,
     /// Profile the threads, and show what takes the time
-    #[arg(long, hide_short_help = true, help_heading = "Output")]
+    #[arg(long, hide_short_help = true, help_heading = "Output", conflicts_with = "keep")]
     what: bool,
     #[command(flatten)]
     common: Common,
@@ -200,7 +206,12 @@ fn serve(arguments: &ServeArguments, boards: &[(String, PathBuf)]) -> Ended {
     let made = boards.len() > 1 && std::fs::create_dir(&arguments.path).is_ok();
     let serve =
         |(board, path): &(String, PathBuf)| serve_emulated(board, path, &crate_, arguments.rate);
-    let served: Vec<_> = boards.iter().map(serve).collect::<Result<_, _>>()?;
+    let served: Result<Vec<_>, _> = boards.iter().map(serve).collect();
+    let served = served.inspect_err(|_| {
+        if made {
+            let _ = std::fs::remove_dir(&arguments.path);
+        }
+    })?;
     let traffic: Vec<_> = served.iter().map(|one| one.traffic.clone()).collect();
     let sums = move || {
         let sum = |at: usize| {

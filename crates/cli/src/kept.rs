@@ -30,9 +30,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let _progress = Progress::begin(false, true);
     let stop = interrupt::flag();
-    let run = KeptRun::read(&arguments.folder)?;
-    let checked = KeptCheck::open(&arguments.folder)?.all(&|| stop.is_set())?;
-    let ledgers = ledgers(&run);
+    let check = KeptCheck::open(&arguments.folder)?;
+    let run = check.reader.run.clone();
+    let ledgers = ledgers(&run)?;
+    let checked = check.all(&|| stop.is_set())?;
     let is_complete = checked.is_complete() && ledgers.iter().all(is_whole);
     let folder = arguments.folder.display().to_string();
     match arguments.json {
@@ -56,11 +57,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Ledgers of the record in `run.json`.
-fn ledgers(run: &KeptRun) -> Vec<Ledger> {
-    let record = run.record.as_ref().and_then(|record| record.get("ledgers"));
-    let ledgers = record.and_then(|ledgers| serde_json::from_value(ledgers.clone()).ok());
-    ledgers.unwrap_or_default()
+/// Ledgers of the record in `run.json`; none without a record.
+fn ledgers(run: &KeptRun) -> Result<Vec<Ledger>, Failure> {
+    let Some(record) = &run.record else { return Ok(Vec::new()) };
+    let ledgers = serde_json::from_value(record["ledgers"].clone());
+    ledgers.map_err(|error| Failure::refused(format!("the record in run.json: ledgers: {error}")))
 }
 
 /// Tests if nothing that was issued is missing.
@@ -96,7 +97,8 @@ fn text(
                     false => format!("{first} to {last}"),
                 })
                 .collect();
-            let more = if own.gaps.len() < 20 { "" } else { ", and others" };
+            let listed: u64 = own.gaps.iter().map(|(first, last)| last - first + 1).sum();
+            let more = if listed == own.missing { "" } else { ", and others" };
             lines.push(format!("   missing {}: {}{more}", own.missing, gaps.join(", ")));
         }
     }

@@ -22,7 +22,7 @@ pub enum CaptureError {
     Length(usize),
 }
 
-/// What the head of a file says of its packets.
+/// Format of the packets of a file, from its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture {
     is_big: bool,

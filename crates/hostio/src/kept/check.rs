@@ -1,10 +1,12 @@
 //! Compares a kept run with its index, and the index with itself.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use daqmeter_harness::Fault;
 use daqmeter_record::units::plural;
+use daqmeter_sys::host::open_regular;
 
 use crate::kept::{KeptBlock, KeptReader, KeptRun};
 use crate::sum::sum;
@@ -28,7 +30,7 @@ pub struct StreamChecked {
     last: (u32, u64, u64),
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct KeptChecked {
     /// Blocks whose bytes were compared.
@@ -87,19 +89,16 @@ impl KeptCheck {
         self.known = blocks;
     }
 
-    /// Compares blocks up to the entry with that number. Returns what it found in them.
+    /// Compares blocks up to the entry with that number. Returns how many it compared.
     ///
     /// # Errors
-    /// The index is gone.
-    pub fn until(&mut self, entry: u64) -> Result<KeptChecked, Fault> {
+    /// The first fault.
+    pub fn until(&mut self, entry: u64) -> Result<u64, Fault> {
         self.reader.close();
-        let empty = self.found.streams.clone();
-        let before = std::mem::take(&mut self.found.blocks);
+        let before = self.found.blocks;
         while self.reader.at < entry && self.one() {}
-        let found = KeptChecked { streams: empty, ..self.found.clone() };
-        self.found.faults.clear();
-        self.found.blocks += before;
-        Ok(found)
+        let first = self.found.faults.first();
+        first.map_or(Ok(self.found.blocks - before), |fault| Err(Fault::new(fault.clone())))
     }
 
     /// Compares all that is left, until `stop` says so. Then the ends of the files are compared,
@@ -173,6 +172,9 @@ impl KeptCheck {
             (file, offset + u64::from(block.bytes), if file == last_file { blocks + 1 } else { 1 });
         own.blocks += 1;
         own.bytes += u64::from(block.bytes);
+        if file != last_file && before.is_some() {
+            self.file_end(block.stream as usize, (last_file, end, blocks));
+        }
         let path = self.reader.path(block);
         if !is_next {
             self.found.fault(format!(
@@ -185,6 +187,24 @@ impl KeptCheck {
         }
     }
 
+    /// Compares the length and the header of a file that has ended with its blocks.
+    fn file_end(&mut self, stream: usize, (file, end, blocks): (u32, u64, u64)) {
+        let stream = &self.reader.run.streams[stream];
+        let (path, header) = (stream.path(self.reader.folder(), file), stream.header(blocks));
+        let (shown, mut found) = (path.display(), vec![0; header.len()]);
+        let bytes = fs::metadata(&path).map_or(0, |file| file.len());
+        if bytes != end {
+            let fault = format!("{shown}: has {bytes} bytes, and its last block ends at {end}");
+            self.found.fault(fault);
+        }
+        let has_header = open_regular(&path)
+            .is_ok_and(|mut file| file.read_exact(&mut found).is_ok() && found == header);
+        if !has_header {
+            let blocks = plural(blocks, "block");
+            self.found.fault(format!("{shown}: its header does not say {blocks}"));
+        }
+    }
+
     /// Compares what lies behind the last blocks.
     fn ends(&mut self) -> Result<(), Fault> {
         let (_, cut) = self.reader.entries()?;
@@ -192,7 +212,7 @@ impl KeptCheck {
         if cut > 0 {
             faults.push(format!("the index ends within an entry, of which {cut} bytes are there"));
         }
-        let KeptRun { end, streams, .. } = &self.reader.run;
+        let end = &self.reader.run.end;
         match end {
             None => {
                 faults.push("the recorder did not end: it was killed, or still runs".to_owned())
@@ -207,24 +227,14 @@ impl KeptCheck {
             }
         }
         let ended = end.is_some() && cut == 0;
-        for (stream, own) in streams.iter().zip(&self.found.streams) {
-            let (file, at, blocks) = own.last;
-            let path = stream.path(self.reader.folder(), file);
-            let bytes = fs::metadata(&path).map_or(0, |file| file.len());
-            if own.numbers.is_some() && ended && bytes != at {
-                let path = path.display();
-                faults.push(format!("{path}: has {bytes} bytes, and its last block ends at {at}"));
-            }
-            let header = stream.header(blocks);
-            let has_header = fs::File::open(&path).is_ok_and(|mut file| {
-                let mut found = vec![0; header.len()];
-                std::io::Read::read_exact(&mut file, &mut found).is_ok() && found == header
-            });
-            if own.numbers.is_some() && ended && !has_header {
-                faults.push(format!("{}: its header does not say {blocks} blocks", path.display()));
+        faults.into_iter().for_each(|fault| self.found.fault(fault));
+        // Of one that still grows, or was cut, the length is not known.
+        for stream in 0..if ended { self.found.streams.len() } else { 0 } {
+            let own = &self.found.streams[stream];
+            if own.numbers.is_some() {
+                self.file_end(stream, own.last);
             }
         }
-        faults.into_iter().for_each(|fault| self.found.fault(fault));
         Ok(())
     }
 }

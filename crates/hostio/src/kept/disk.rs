@@ -25,8 +25,8 @@ use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream, write_header};
 const EVERY: Duration = Duration::from_secs(1);
 /// Intervals that say what a disk takes.
 const BEFORE: usize = 10;
-/// Share of its rate before, below which a disk has fallen. A disk of a virtual machine varies by
-/// a fifth from second to second.
+/// Share of its rate before, below which a disk has fallen. That of a virtual machine gave 0.89 to
+/// 1.13 of its median in nine intervals (Genoa, direct, 3 GB/s).
 const FALL: f64 = 0.6;
 /// Part of what is missing that the recorder's waits must explain: a fall begins within an
 /// interval, and a source that gives less makes it wait for nothing.
@@ -318,13 +318,13 @@ impl Background {
     fn compare(&mut self, kept: &PathKept) -> Result<(), Fault> {
         let Some(check) = &mut self.check else { return Ok(()) };
         let most = kept.durable_blocks.min(kept.blocks / COMPARED);
-        let checked = check.until(most)?;
-        self.progress.state().kept.compared_blocks += checked.blocks;
-        checked.faults.into_iter().next().map_or(Ok(()), |fault| Err(Fault::new(fault)))
+        let compared = check.until(most)?;
+        self.progress.state().kept.compared_blocks += compared;
+        Ok(())
     }
 }
 
-/// What the host says of the disk.
+/// Readings of the host about the disk.
 struct Evidence {
     files: Files,
     /// The block device, `MAJOR:MINOR`.

@@ -74,7 +74,7 @@ pub struct KeptStream {
     pub shape: Vec<usize>,
 }
 
-/// What the recorder says at its end.
+/// Totals of the recorder at its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KeptEnd {
     pub blocks: u64,

@@ -1,4 +1,4 @@
-//! How a run is kept.
+//! Settings of a run that is kept.
 
 use std::path::PathBuf;
 use std::str::FromStr;

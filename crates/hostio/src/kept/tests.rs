@@ -143,7 +143,7 @@ proptest! {
     }
 }
 
-/// What is done to a folder, and what the check must say of it.
+/// Each case is a file, a place in it, a change there, and the text that the check must give.
 #[test]
 fn harm_is_named_with_its_place() {
     let edit = |run: &Path, name: &str, at: usize, change: fn(&mut Vec<u8>, usize)| {
@@ -268,6 +268,18 @@ fn a_file_ends_at_its_age() {
     let arrays = names.iter().filter(|name| name.ends_with("npy"));
     assert_eq!(arrays.count(), 6, "{names:?}");
     assert!(checked(&run).is_complete());
+    // A file that was ended long ago is compared, too.
+    let path = run.join("a.0000.npy");
+    let mut bytes = fs::read(&path).unwrap();
+    (bytes[60], bytes[12]) = (b'7', b'7');
+    bytes.push(0);
+    fs::write(path, bytes).unwrap();
+    let faults = checked(&run).faults.join("\n");
+    for wanted in
+        ["has 12289 bytes, and its last block ends at 12288", "header does not say 1 block"]
+    {
+        assert!(faults.contains(wanted), "{wanted}: {faults}");
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub struct KeptWriter {
     taken_ns: u64,
     /// UTC less the monotonic clock.
     utc_ns: u64,
-    /// What was taken of each stream, and what of it is in the index.
+    /// Blocks of each stream that were taken, and those of them that are in the index.
     of_streams: Vec<(Taken, Taken)>,
     /// Number of all blocks that were taken.
     taken: u64,
@@ -123,7 +123,7 @@ pub fn unless_taken(folder: &Path) -> Result<(), Fault> {
 fn make_folder(folder: &Path) -> Result<(), Fault> {
     unless_taken(folder)?;
     let made = fs::create_dir_all(folder).and_then(|()| {
-        // Its name is to be durable, too.
+        // Its name becomes durable, too.
         File::open(folder.canonicalize()?.parent().unwrap_or(folder))?.sync_all()
     });
     made.map_err(|error| failed("make", folder, &error))
@@ -396,7 +396,7 @@ impl KeptWriter {
             return Ok(());
         }
         let mut ended = self.fault.take().map_or(Ok(()), Err);
-        // What is on its way may still arrive.
+        // Writes that were started may still end.
         for _ in 0..self.queue.depth() {
             ended = ended.and(self.retire(true).map(drop));
         }

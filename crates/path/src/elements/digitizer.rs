@@ -104,7 +104,7 @@ impl Path {
     /// Makes the path from the boards of a request to a folder; `None` if nothing is kept.
     ///
     /// # Errors
-    /// What a path cannot do: other access, and functions that convert nothing.
+    /// Access by `mmap`, fused blocks, and functions that convert nothing: no path has them.
     pub fn of_boards(request: &DigitizerRequest, keeping: &Keeping) -> Result<Option<Path>, Fault> {
         let Some(sink) = keeping.sink() else { return Ok(None) };
         let DigitizerRequest { function, completion, conversion, .. } = request;

@@ -16,7 +16,7 @@ pub(super) struct Common {
     pub(super) strides: SimilarByStride,
     pub(super) room: Vec<Subchunk>,
     pub(super) findings: Findings,
-    /// What came of all E-links up to now.
+    /// Counts of all E-links up to now.
     pub(super) moment: Moment,
 }
 

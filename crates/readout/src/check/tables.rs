@@ -136,7 +136,7 @@ pub struct Checked {
     pub rows: Vec<ElinkRow>,
     /// Sentences about what is missing, one for each place in the run.
     pub lost: Vec<String>,
-    /// The same by E-links, as numbers.
+    /// Missing events of each E-link, as numbers.
     pub gaps: Vec<Lost>,
     pub faults: BTreeMap<&'static str, u64>,
     pub messages: Vec<String>,

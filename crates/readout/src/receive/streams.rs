@@ -33,7 +33,7 @@ pub(super) struct Streams {
     /// True takes all tags: nobody offered any.
     pub(super) takes_all: bool,
     strides: SimilarByStride,
-    /// What came of all streams; a place is a row of messages of one stream.
+    /// Messages of all streams so far; a place is a row of messages of one stream.
     moment: Moment,
 }
 

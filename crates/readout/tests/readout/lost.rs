@@ -212,7 +212,7 @@ fn checked(bytes: &[u8]) -> Checked {
     check(bytes, &CheckOptions::default()).unwrap()
 }
 
-/// What was done to a file.
+/// Fault that is put into a file.
 #[allow(dead_code, reason = "Debug shows them where a verdict is wrong")]
 #[derive(Clone, Debug)]
 enum Done {

@@ -289,6 +289,8 @@ fn limit(run: &PathRun, resources: &[Resource], name: &str) -> Option<String> {
     let Some(limit) = &run.limit else {
         return Some(match run.is_paced {
             true => format!("not searched: blocks came at a rate; {most}"),
+            // Its folder is taken now.
+            false if run.kept.is_some() => format!("not searched; {most}"),
             false => format!("not searched; {most}. `daqmeter path explain {name}` searches"),
         });
     };
