@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -19,7 +20,7 @@ use daqmeter_sys::host::{Files, page_bytes};
 use serde::Serialize;
 
 use crate::kept::settings::{KeepSettings, WriteBy};
-use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream, write_header};
+use crate::kept::{KeptBlock, KeptCheck, KeptRun, KeptStream};
 
 /// Time from one synchronisation to the next.
 const EVERY: Duration = Duration::from_secs(1);
@@ -38,8 +39,10 @@ const COMPARED: u64 = 4;
 /// State that the recorder and its background share.
 pub(super) struct Progress {
     folder: PathBuf,
-    streams: Vec<KeptStream>,
+    pub(super) streams: Vec<KeptStream>,
     index: Arc<File>,
+    /// File of each stream whose header was written last, and the blocks that it says.
+    headers: Mutex<Vec<(u32, u64)>>,
     state: Mutex<State>,
     wake: Condvar,
     /// Time for which the recorder waited for the disk, and the longest write, in nanoseconds.
@@ -65,6 +68,7 @@ impl Progress {
         let ends = streams.iter().map(|stream| (0, stream.header_bytes(), 0)).collect();
         Progress {
             folder: folder.to_owned(),
+            headers: Mutex::new(vec![(0, 0); streams.len()]),
             streams,
             index,
             state: Mutex::new(State { ends, ..State::default() }),
@@ -81,6 +85,27 @@ impl Progress {
         state.has_new_file = state.kept.files > self.streams.len() as u64;
         state.files.push(file);
         self.wake.notify_one();
+    }
+
+    /// Writes the number of blocks of a stream's file, through the page cache. Both threads do: a
+    /// number that a later one has overtaken is left out.
+    pub(super) fn write_header(
+        &self,
+        stream: usize,
+        number: u32,
+        blocks: u64,
+    ) -> std::io::Result<()> {
+        let last = &mut locked(&self.headers)[stream];
+        let header = self.streams[stream].header(blocks);
+        if header.is_empty() || (number, blocks) < *last {
+            return Ok(());
+        }
+        *last = (number, blocks);
+        OpenOptions::new().write(true).open(self.path(stream, number))?.write_all_at(&header, 0)
+    }
+
+    pub(super) fn path(&self, stream: usize, number: u32) -> PathBuf {
+        self.streams[stream].path(&self.folder, number)
     }
 
     pub(super) fn waited(&self, ns: u64) {
@@ -123,8 +148,8 @@ impl Progress {
         };
         let begin = Instant::now();
         files.iter().try_for_each(|file| file.sync_data())?;
-        for (stream, (number, _, blocks)) in self.streams.iter().zip(ends) {
-            write_header(&stream.path(&self.folder, number), &stream.header(blocks))?;
+        for (stream, (number, _, blocks)) in ends.into_iter().enumerate() {
+            self.write_header(stream, number, blocks)?;
         }
         self.index.sync_data()?;
         // The names of new files.
@@ -461,6 +486,31 @@ fn disk_of(files: &Files, device: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_header_of_a_file_never_says_fewer_blocks_than_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = KeptStream {
+            file: "a".to_owned(),
+            dtype: Some("<u2".to_owned()),
+            shape: vec![4],
+            ..KeptStream::default()
+        };
+        let run = KeptRun { streams: vec![stream], ..KeptRun::default() };
+        let index = Arc::new(File::create(folder.path().join("index")).unwrap());
+        let progress = Progress::new(folder.path(), &run, index);
+        for number in 0..2 {
+            File::create(progress.path(0, number)).unwrap();
+        }
+        // The recorder ends file 0 and begins file 1 while the other thread has read 6 of 7.
+        for (number, blocks) in [(0, 0), (0, 7), (0, 6), (1, 0), (0, 6), (1, 2)] {
+            progress.write_header(0, number, blocks).unwrap();
+        }
+        for (number, blocks) in [(0, 7), (1, 2)] {
+            let found = std::fs::read(progress.path(0, number)).unwrap();
+            assert_eq!(found, run.streams[0].header(blocks));
+        }
+    }
 
     #[test]
     fn a_limit_of_a_group_above_is_found_in_both_versions() {

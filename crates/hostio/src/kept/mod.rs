@@ -15,9 +15,8 @@ mod reader;
 mod settings;
 mod writer;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use daqmeter_harness::Fault;
@@ -196,13 +195,6 @@ impl KeptStream {
 /// Length of an array's header (numpy, NEP 1, version 1.0), padded so that blocks begin at a
 /// sector.
 const NPY_BYTES: usize = 4096;
-
-fn write_header(path: &Path, header: &[u8]) -> std::io::Result<()> {
-    if header.is_empty() {
-        return Ok(());
-    }
-    OpenOptions::new().write(true).open(path)?.write_all_at(header, 0)
-}
 
 impl KeptRun {
     /// Reads `run.json` of a folder.

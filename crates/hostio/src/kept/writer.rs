@@ -26,9 +26,7 @@ use daqmeter_sys::memory::Buffer;
 use crate::SECTOR_BYTES;
 use crate::kept::disk::{Background, Progress};
 use crate::kept::settings::{KeepSettings, Rotation, WriteBy};
-use crate::kept::{
-    FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStream, write_header,
-};
+use crate::kept::{FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStream};
 
 /// Bytes in flight past the page cache, which an NVMe drive needs for its rate.
 const FLIGHT_BYTES: usize = 16 << 20;
@@ -47,7 +45,7 @@ const INDEX_BYTES: usize = 64 * KeptBlock::BYTES;
 
 /// Current file of a stream.
 struct Open {
-    stream: KeptStream,
+    stream: usize,
     file: Arc<File>,
     number: u32,
     begun: Instant,
@@ -140,32 +138,27 @@ fn opened(path: &Path, is_direct: bool) -> std::io::Result<File> {
 
 impl Open {
     fn begin(
-        folder: &Path,
-        stream: KeptStream,
+        progress: &Progress,
+        stream: usize,
         number: u32,
         is_direct: bool,
     ) -> Result<Open, Fault> {
-        let path = stream.path(folder, number);
+        let path = progress.path(stream, number);
         let file = opened(&path, is_direct).map_err(|error| failed("make", &path, &error))?;
-        let at = stream.header_bytes();
-        let open = Open {
+        let at = progress.streams[stream].header_bytes();
+        let written = progress.write_header(stream, number, 0);
+        written.map_err(|error| failed("write", &path, &error))?;
+        let file = Arc::new(file);
+        progress.begin_file(file.clone());
+        Ok(Open {
             stream,
-            file: Arc::new(file),
+            file,
             number,
             begun: Instant::now(),
             at,
             reserved: if is_direct { at } else { u64::MAX },
             blocks: 0,
-        };
-        open.write_header(folder, 0)?;
-        Ok(open)
-    }
-
-    /// Writes the number of blocks, through the page cache.
-    fn write_header(&self, folder: &Path, blocks: u64) -> Result<(), Fault> {
-        let path = self.stream.path(folder, self.number);
-        write_header(&path, &self.stream.header(blocks))
-            .map_err(|error| failed("write", &path, &error))
+        })
     }
 
     /// Reserves room for a block and those after it.
@@ -184,10 +177,11 @@ impl Open {
     }
 
     /// Ends the file behind the last block that is kept.
-    fn end(&self, folder: &Path) -> Result<(), Fault> {
-        let bytes = self.file.set_len(self.at);
-        bytes.map_err(|error| failed("cut", &self.stream.path(folder, self.number), &error))?;
-        self.write_header(folder, self.blocks)
+    fn end(&self, progress: &Progress) -> Result<(), Fault> {
+        let path = || progress.path(self.stream, self.number);
+        self.file.set_len(self.at).map_err(|error| failed("cut", &path(), &error))?;
+        let written = progress.write_header(self.stream, self.number, self.blocks);
+        written.map_err(|error| failed("write", &path(), &error))
     }
 }
 
@@ -218,17 +212,14 @@ impl KeptWriter {
             ..KeptRun::default()
         };
         run.write_to(&folder)?;
-        let open = run.streams.iter().cloned();
-        let open = open.map(|stream| Open::begin(&folder, stream, 0, is_direct));
-        let open: Vec<Open> = open.collect::<Result<_, _>>()?;
         let path = folder.join(INDEX);
         let index = OpenOptions::new().append(true).create_new(true).open(&path);
         let index = Arc::new(index.map_err(|error| failed("make", &path, &error))?);
         let queue = queue(&settings, write);
         let progress = Arc::new(Progress::new(&folder, &run, index.clone()));
-        for one in &open {
-            progress.begin_file(one.file.clone());
-        }
+        let open =
+            (0..run.streams.len()).map(|stream| Open::begin(&progress, stream, 0, is_direct));
+        let open: Vec<Open> = open.collect::<Result<_, _>>()?;
         let background = Background::new(&settings, &run, progress.clone())?.start()?;
         Ok(KeptWriter {
             free: spare(&settings, &queue)?,
@@ -367,12 +358,10 @@ impl KeptWriter {
         }
         while self.retire(true)? {}
         self.index(true)?;
-        let folder = &self.settings.folder;
         let open = &mut self.open[stream];
-        open.end(folder)?;
+        open.end(&self.progress)?;
         let is_direct = self.run.write == WriteBy::Direct;
-        *open = Open::begin(folder, open.stream.clone(), open.number + 1, is_direct)?;
-        self.progress.begin_file(open.file.clone());
+        *open = Open::begin(&self.progress, stream, open.number + 1, is_direct)?;
         Ok(())
     }
 
@@ -405,9 +394,9 @@ impl KeptWriter {
         for (open, (file, at, blocks)) in self.open.iter_mut().zip(kept) {
             // A file of which no block is kept has its header alone.
             let is_last = file == open.number;
-            (open.at, open.blocks) =
-                if is_last { (at, blocks) } else { (open.stream.header_bytes(), 0) };
-            ended = ended.and(open.end(&self.settings.folder));
+            let empty = (self.progress.streams[open.stream].header_bytes(), 0);
+            (open.at, open.blocks) = if is_last { (at, blocks) } else { empty };
+            ended = ended.and(open.end(&self.progress));
         }
         self.progress.end();
         if self.background.take().is_some_and(|thread| thread.join().is_err()) {
