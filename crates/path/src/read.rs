@@ -19,6 +19,7 @@ use crate::definition::layout::Layout;
 use crate::definition::setting::Setting;
 use crate::definition::{Element, MAX_BUFFERS, Path, parse_rate};
 use crate::elements::card::Card;
+use crate::elements::file::kept_block_bytes;
 use crate::elements::receiver::CardReceiver;
 use crate::elements::to_host::ToHostStage;
 use crate::elements::{SINKS, SOURCES, STAGES, Tcp};
@@ -52,7 +53,8 @@ struct PathFile {
     title: String,
     #[serde(default)]
     about: String,
-    block: ByteSize,
+    /// Default: that of the kept run that is the source.
+    block: Option<ByteSize>,
     buffers: Option<usize>,
     /// Which thread does what: see `definition/layout.rs`.
     layout: Option<Layout>,
@@ -178,8 +180,9 @@ fn element<T: ?Sized>(
 
 fn path(table: Table, text: &TomlText, with: &[Setting]) -> Result<Path, Fault> {
     let file: PathFile = fields(table.into())?;
-    Problem::unless_within("block", file.block.0, BLOCK_BYTES)?;
-    let block_bytes = file.block.0;
+    let block_bytes = file.block.map(|bytes| bytes.0).or_else(|| kept_block_bytes(&file.source));
+    let block_bytes = block_bytes.ok_or_else(|| Fault::new("missing field `block`"))?;
+    Problem::unless_within("block", block_bytes, BLOCK_BYTES)?;
     let problem = format_args!("is {block_bytes}; whole cache lines of 64 bytes are wanted");
     unless(block_bytes.is_multiple_of(64), "block", problem)?;
     let buffers = file.buffers.unwrap_or(USUAL_BUFFERS);

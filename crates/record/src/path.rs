@@ -68,8 +68,8 @@ pub struct PathRun {
 pub struct PathKept {
     /// The folder.
     pub folder: String,
-    /// Way of the bytes to the disk.
-    pub by: String,
+    /// Bytes in flight past the page cache; 0 if they go through it.
+    pub direct_bytes: u64,
     /// Number of files.
     pub files: u64,
     /// Blocks in the index: a killed program loses none of them.
@@ -98,8 +98,30 @@ pub struct DiskFall {
     pub from_bytes_per_s: f64,
     /// Bytes per second in the interval.
     pub to_bytes_per_s: f64,
-    /// Cause, as far as this host shows one.
-    pub cause: String,
+    /// Causes that this host shows, the surest first.
+    pub causes: Vec<DiskCause>,
+}
+
+/// Cause for which a disk takes less, with what shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum DiskCause {
+    /// No room.
+    Full { free_bytes: u64 },
+    /// The recorder waited for a CPU for this share of the time.
+    WaitedForCpu { share: f64 },
+    /// Limit of a control group.
+    GroupLimit { bytes_per_s: f64 },
+    /// The kernel holds back who writes: so much of the page cache waits for the disk.
+    WriteBack { dirty_bytes: u64 },
+    /// The device was busy, and a write took it longer than before.
+    SlowDevice { write_s: f64, before_s: f64 },
+    /// The device was busy for this share of the time.
+    BusyDevice { share: f64 },
+    /// The file system took long to synchronise.
+    SlowSync { sync_s: f64 },
+    /// The device was not busy: something above it held the writes.
+    IdleDevice { share: f64 },
 }
 
 /// A layout, and what a path carried in it in a short run.

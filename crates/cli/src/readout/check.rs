@@ -16,7 +16,8 @@ use daqmeter_record::units::significant;
 use daqmeter_report::table::{numbers_from, paragraphs};
 
 use super::options::{channel, channels, elink};
-use super::{pages, receive};
+use super::pages::Kept;
+use super::receive;
 use crate::arguments::count;
 use crate::output::{Ended, Failure, emit};
 use crate::progress::Progress;
@@ -26,7 +27,7 @@ use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/readout-check.txt"))]
 pub(crate) struct Arguments {
-    /// Files of blocks, or folders of kept pages; - is stdin
+    /// Files of blocks, or folders of kept blocks or pages; - is stdin
     #[arg(required_unless_present = "scenario")]
     files: Vec<PathBuf>,
     /// Check the card of this scenario instead of a file
@@ -73,25 +74,26 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if let Some(scenario) = &arguments.scenario {
         judgement = arguments.show(&arguments.check_card(scenario)?)?;
     }
-    let (folders, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        arguments.files.iter().partition(|path| path.is_dir());
-    for folder in folders {
-        let (name, report) = (folder.display().to_string(), pages::received(folder)?);
-        let kept = receive::judge(&name, &report, arguments.json, &arguments.limits)?;
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        arguments.files.iter().cloned().partition(|path| path.is_dir());
+    for folder in &folders {
+        let kept = match Kept::open(folder)? {
+            Kept::Pages(report) => {
+                let name = folder.display().to_string();
+                receive::judge(&name, &report, arguments.json, &arguments.limits)?
+            }
+            Kept::Blocks(channels) => {
+                let parts = channels.iter().map(|(name, files)| arguments.part(name, files));
+                arguments.show(&parts.collect::<Result<Vec<_>, _>>()?)?
+            }
+        };
         judgement = judgement.max(kept);
     }
     let runs = if arguments.one_run { files.len() } else { 1 };
     let mut before: Option<Part> = None;
     for paths in files.chunks(runs.max(1)) {
         let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-        let name = name.join(" + ");
-        let files: Result<Vec<_>, _> = paths.iter().map(|path| open(path)).collect();
-        let none: Box<dyn Read + Send> = Box::new(io::empty());
-        let joined =
-            files.map(|files| files.into_iter().fold(none, |all, file| Box::new(all.chain(file))));
-        let checked = joined.and_then(|bytes| check(bytes, &arguments.options()));
-        let checked = checked.map_err(|error| format!("{name}: {error}"))?;
-        let part = Part { name, dev_dma: "0-0".to_owned(), checked };
+        let part = arguments.part(&name.join(" + "), paths)?;
         judgement = judgement.max(arguments.show(std::slice::from_ref(&part))?);
         arguments.compare(before.as_ref(), &part)?;
         before = Some(part);
@@ -108,6 +110,17 @@ fn open(path: &Path) -> Result<Box<dyn Read + Send>, String> {
 }
 
 impl Arguments {
+    /// Checks files as one run, in their order.
+    fn part(&self, name: &str, paths: &[PathBuf]) -> Result<Part, Failure> {
+        let files: Result<Vec<_>, _> = paths.iter().map(|path| open(path)).collect();
+        let none: Box<dyn Read + Send> = Box::new(io::empty());
+        let joined =
+            files.map(|files| files.into_iter().fold(none, |all, file| Box::new(all.chain(file))));
+        let checked = joined.and_then(|bytes| check(bytes, &self.options()));
+        let checked = checked.map_err(|error| format!("{name}: {error}"))?;
+        Ok(Part { name: name.to_owned(), dev_dma: "0-0".to_owned(), checked })
+    }
+
     /// Says that two files do not join, if the second one goes on with the run of the first.
     fn compare(&self, before: Option<&Part>, part: &Part) -> Result<(), Failure> {
         let before = before.filter(|_| !self.json);

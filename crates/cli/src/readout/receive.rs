@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::ledgers::{not_closed, show};
 use super::options::{Network, Waiting, elink};
-use super::pages::KeepPages;
+use super::pages::KeepOptions;
 use super::tohost::CARD_IS_LOST;
 use crate::arguments::duration;
 use crate::interrupt;
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
     #[command(flatten)]
-    keeping: KeepPages,
+    keeping: KeepOptions,
     #[command(flatten)]
     network: Network,
 }
@@ -118,7 +118,7 @@ impl Arguments {
         const SOME_SECONDS: Duration = Duration::from_secs(3);
         const BEGINS: &str = "a publisher begins when each of its E-links has a subscriber";
         let mut receiver = self.connect(&mut Waiting::new(self.wait), &|| stop.is_set())?;
-        let recorder = self.keeping.begin(&mut receiver)?;
+        let recorder = self.keeping.pages(&mut receiver)?;
         let (mut waiting, ended) = (Waiting::new(self.wait), StopFlag::default());
         let (page, mut shown) = (self.network.metrics.served(|_| {})?, None);
         let (mut told, mut told_lost) = (None, 0);

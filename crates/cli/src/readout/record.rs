@@ -10,27 +10,33 @@ use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::recording::record;
 
 use super::options::{channel, channels};
+use super::pages::KeepOptions;
 use crate::arguments::count;
 use crate::interrupt;
 use crate::named::Replaced;
 use crate::output::{Ended, Failure, tell};
 use crate::progress::Progress;
 
+const OUTPUTS: [&str; 2] = ["output", "keep"];
+
 /// Write the blocks that a channel of a card makes to a file, as fast as they can be made.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("rate_hz", |option| option.conflicts_with("output").hide(true)),
-    mut_arg("poll_us", |option| option.conflicts_with("output").hide(true)),
-    mut_arg("interrupt", |option| option.conflicts_with("output").hide(true)),
-    mut_arg("trigger_times", |option| option.conflicts_with("output").hide(true)),
-    mut_arg("busy_outside", |option| option.conflicts_with("output").hide(true)),
+    mut_arg("rotate", |option| option.conflicts_with("output")),
+    mut_arg("rate_hz", |option| option.conflicts_with_all(OUTPUTS).hide(true)),
+    mut_arg("poll_us", |option| option.conflicts_with_all(OUTPUTS).hide(true)),
+    mut_arg("interrupt", |option| option.conflicts_with_all(OUTPUTS).hide(true)),
+    mut_arg("trigger_times", |option| option.conflicts_with_all(OUTPUTS).hide(true)),
+    mut_arg("busy_outside", |option| option.conflicts_with_all(OUTPUTS).hide(true)),
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     chosen: Chosen,
     /// File to write, - for standard output
-    #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
-    output: Replaced,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "keep", conflicts_with = "keep", value_parser = Replaced::or_stdout)]
+    output: Option<Replaced>,
+    #[command(flatten)]
+    keeping: KeepOptions,
     /// Channel of the card
     #[arg(long, value_name = "DEV.CH", value_parser = channel, default_value = "0.0")]
     channel: ChannelId,
@@ -47,11 +53,19 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let id = channels(&scenario, &[arguments.channel])?[0];
     let stop = interrupt::flag();
     let progress = Progress::begin(false, true);
-    let (shown, mut sink): (String, Box<dyn Write>) = match arguments.output.to_str() {
-        Some("-") if io::stdout().is_terminal() => return Err(Failure::refused(TERMINAL)),
-        Some("-") => ("standard output".to_owned(), Box::new(io::stdout().lock())),
-        _ => {
-            let (shown, file) = (arguments.output.display(), File::create(&*arguments.output));
+    let ChannelId { device, channel } = id;
+    let name = format!("{}:{device}.{channel}", scenario.name);
+    let kept = arguments.keeping.blocks(name, scenario.card.block.0)?;
+    let (shown, mut sink): (String, Box<dyn Write>) = match (&arguments.output, kept) {
+        (None, kept) => (arguments.keeping.shown(), Box::new(kept.expect("one of both is given"))),
+        (Some(path), _) if path.to_str() == Some("-") => {
+            if io::stdout().is_terminal() {
+                return Err(Failure::refused(TERMINAL));
+            }
+            ("standard output".to_owned(), Box::new(io::stdout().lock()))
+        }
+        (Some(path), _) => {
+            let (shown, file) = (path.display(), File::create(&**path));
             let file = file.map_err(|error| format!("cannot write {shown}: {error}"))?;
             (shown.to_string(), Box::new(file))
         }
@@ -73,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     })?;
     progress.end();
     let how = if is_whole { "wrote" } else { "interrupted, wrote the first part of" };
-    tell(&format!("{how} {shown}: {bytes} bytes, {} blocks", bytes / scenario.card.block.0 as u64));
+    let blocks = bytes / scenario.card.block.0 as u64;
+    tell(&format!("{how} {shown}: {bytes} bytes, {blocks} blocks of channel {device}.{channel}"));
     Ok(ExitCode::SUCCESS)
 }

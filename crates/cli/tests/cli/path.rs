@@ -194,7 +194,7 @@ const KEPT: [(&str, &str); 2] = [
     ),
     (
         "replay.toml",
-        "title = 't'\nblock = '4KiB'\n[source]\nkind = 'file'\npath = 'run'\n[[stage]]\nkind = 'copy'\n[sink]\nkind = 'file'\npath = 'again'\nkeep = true\n",
+        "title = 't'\n[source]\nkind = 'file'\npath = 'run'\n[[stage]]\nkind = 'copy'\n[sink]\nkind = 'file'\npath = 'again'\nkeep = true\n",
     ),
 ];
 

@@ -58,6 +58,25 @@ fn blocks_go_to_standard_output_raw_and_of_one_channel() {
 }
 
 #[test]
+fn kept_blocks_are_those_of_a_file_and_are_checked_as_one_run() {
+    let folder = Folder::new();
+    folder.done("readout record felig --triggers 30k -o one.dat");
+    folder.done("readout record felig --triggers 30k --keep run --rotate 1MiB");
+    let whole = std::fs::read(folder.path("one.dat")).unwrap();
+    let files = (0..)
+        .map_while(|at| std::fs::read(folder.path(&format!("run/felig-0-0.{at:04}.dat"))).ok());
+    let files: Vec<Vec<u8>> = files.collect();
+    assert!(files.len() > 1 && files.concat() == whole, "{} files", files.len());
+    folder.done("check run");
+    let text = folder.done("readout check run");
+    assert!(first_line(&text).starts_with("run: felig:0.0: passed"), "{text}");
+    let wanted = folder.done("readout check one.dat");
+    assert_eq!(text.split_once('\n').unwrap().1, wanted.split_once('\n').unwrap().1);
+    let (_, said) = folder.ends_with(2, "readout record felig --keep run");
+    assert!(said.contains("holds something: name another folder"), "{said}");
+}
+
+#[test]
 fn several_elinks_are_checked_at_once() {
     let (_folder, path) = recorded("felig --triggers 1000");
     let blocks = |elinks: &str| {

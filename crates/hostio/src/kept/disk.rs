@@ -11,8 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use daqmeter_harness::{Fault, locked};
-use daqmeter_record::path::{DiskFall, PathKept};
-use daqmeter_record::units::{percent, show_bytes, show_mb_per_s, show_ns};
+use daqmeter_record::path::{DiskCause, DiskFall, PathKept};
 use daqmeter_stats::median;
 use daqmeter_sys::cpu_time::ThreadTimes;
 use daqmeter_sys::disk::{device_of, free_bytes};
@@ -320,7 +319,7 @@ impl Background {
                 at_s: interval.at_s,
                 from_bytes_per_s: usual,
                 to_bytes_per_s: interval.written_bytes_per_s,
-                cause: self.evidence.cause(interval, self.before.back(), usual),
+                causes: self.evidence.causes(interval, self.before.back(), usual),
             };
             let mut state = self.progress.state();
             if state.kept.falls.len() < MAX_FALLS {
@@ -400,48 +399,39 @@ impl Evidence {
         }
     }
 
-    /// Says why the disk took less, by what is seen, the surest first.
-    fn cause(&self, interval: &Interval, before: Option<&Interval>, usual: f64) -> String {
-        let rate = interval.written_bytes_per_s;
-        let left_s = interval.free_bytes as f64 / rate.max(1.0);
-        let busy = interval.device_busy.unwrap_or(0.0);
-        let writes = interval.device_write_s.zip(before.and_then(|one| one.device_write_s));
-        if interval.free_bytes == 0 || left_s < 1.0 {
-            return format!("the disk is full: {} are free", show_bytes(interval.free_bytes));
+    /// Finds why the disk took less, by what is seen, the surest first.
+    fn causes(&self, interval: &Interval, before: Option<&Interval>, usual: f64) -> Vec<DiskCause> {
+        let &Interval { free_bytes, dirty_bytes, sync_s, .. } = interval;
+        let left_s = free_bytes as f64 / interval.written_bytes_per_s.max(1.0);
+        if left_s < 1.0 {
+            return vec![DiskCause::Full { free_bytes }];
         }
         if interval.waits_for_cpu > interval.waits {
-            let share = percent(interval.waits_for_cpu, 2);
-            return format!("the recorder waited for a CPU for {share} % of the time");
+            return vec![DiskCause::WaitedForCpu { share: interval.waits_for_cpu }];
         }
         let limit = self.device.as_ref().and_then(|device| group_limit(&self.files, device));
-        if let Some(limit) = limit.filter(|limit| *limit < usual) {
-            let limit = show_mb_per_s(limit);
-            return format!("a control group lets {limit} MB/s to this disk");
+        if let Some(bytes_per_s) = limit.filter(|limit| *limit < usual) {
+            return vec![DiskCause::GroupLimit { bytes_per_s }];
         }
-        let dirty = interval.dirty_bytes as f64 / interval.dirty_limit_bytes.max(1) as f64;
-        let held = (dirty > 0.7).then(|| {
-            let dirty = show_bytes(interval.dirty_bytes);
-            format!("the kernel holds back who writes: {dirty} of the page cache wait for the disk")
-        });
-        let device = (busy > 0.8).then(|| match writes {
-            Some((now, before)) if now > 1.5 * before => {
-                let [now, before] = [now, before].map(|s| show_ns(s * 1e9));
-                format!("the device was busy and took {now} for a write, {before} before")
+        let mut causes = Vec::new();
+        if dirty_bytes as f64 > 0.7 * interval.dirty_limit_bytes.max(1) as f64 {
+            causes.push(DiskCause::WriteBack { dirty_bytes });
+        }
+        let writes = interval.device_write_s.zip(before.and_then(|one| one.device_write_s));
+        match (interval.device_busy, writes) {
+            (Some(0.8..), Some((write_s, before_s))) if write_s > 1.5 * before_s => {
+                causes.push(DiskCause::SlowDevice { write_s, before_s });
             }
-            _ => format!("the device was busy for {} % of the time", percent(busy, 2)),
-        });
-        let sync = (interval.sync_s > 0.5).then(|| {
-            format!("the file system took {} to synchronise", show_ns(interval.sync_s * 1e9))
-        });
-        let idle = interval.device_busy.filter(|busy| *busy < 0.5).map(|busy| {
-            let busy = percent(busy, 2);
-            format!("the device was busy for {busy} % only: the file system or a limit above it held the writes")
-        });
-        let all: Vec<String> = [held, device, sync].into_iter().flatten().collect();
-        match all.is_empty() {
-            false => all.join("; "),
-            true => idle.unwrap_or_else(|| "nothing on this host shows why".to_owned()),
+            (Some(share @ 0.8..), _) => causes.push(DiskCause::BusyDevice { share }),
+            _ => {}
         }
+        if sync_s > 0.5 {
+            causes.push(DiskCause::SlowSync { sync_s });
+        }
+        if let (true, Some(share @ ..0.5)) = (causes.is_empty(), interval.device_busy) {
+            causes.push(DiskCause::IdleDevice { share });
+        }
+        causes
     }
 }
 

@@ -58,6 +58,19 @@ pub struct KeptRun {
     pub record: Option<Value>,
 }
 
+/// What the bytes of a stream are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeptContent {
+    /// Blocks of a path.
+    #[default]
+    Blocks,
+    /// Blocks of a FELIX card, whole ones.
+    FelixBlocks,
+    /// Pages of a publisher, each with its frame's header.
+    FelixPages,
+}
+
 /// Blocks of one source.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KeptStream {
@@ -65,6 +78,8 @@ pub struct KeptStream {
     pub name: String,
     /// Beginning of the names of its files.
     pub file: String,
+    #[serde(default)]
+    pub content: KeptContent,
     /// Type of the numbers, as numpy writes it (`<u2`); absent for bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
@@ -146,7 +161,11 @@ impl KeptBlock {
 impl KeptStream {
     /// Makes the streams of these sources, of bytes or of numbers of a type and the shape of a
     /// block. Files have the names of the sources: `/dev/sis8300-6` is `sis8300-6`.
-    pub fn all(names: &[String], numbers: Option<(&str, &[usize])>) -> Vec<KeptStream> {
+    pub fn all(
+        names: &[String],
+        content: KeptContent,
+        numbers: Option<(&str, &[usize])>,
+    ) -> Vec<KeptStream> {
         let file = |name: &String| -> String {
             let last = name.rsplit('/').next().unwrap_or_default();
             last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
@@ -155,6 +174,7 @@ impl KeptStream {
         let is_once = |file: &String| files.iter().filter(|other| *other == file).count() == 1;
         let stream = |(at, name): (usize, &String)| KeptStream {
             name: name.clone(),
+            content,
             file: match &files[at] {
                 file if !file.is_empty() && is_once(file) => file.clone(),
                 file => format!("{file}-{at}").trim_start_matches('-').to_owned(),
@@ -169,6 +189,11 @@ impl KeptStream {
     fn path(&self, folder: &Path, number: u32) -> PathBuf {
         let ending = if self.dtype.is_some() { "npy" } else { "dat" };
         folder.join(format!("{}.{number:04}.{ending}", self.file))
+    }
+
+    /// Its files that are there, in order.
+    pub fn files(&self, folder: &Path) -> Vec<PathBuf> {
+        (0..).map(|number| self.path(folder, number)).take_while(|path| path.is_file()).collect()
     }
 
     /// Bytes before the first block.

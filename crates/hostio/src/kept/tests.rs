@@ -23,6 +23,7 @@ fn settings(folder: &Path, write: WriteBy) -> KeepSettings {
 fn streams(dtype: Option<&str>) -> Vec<KeptStream> {
     let stream = |file: &str| KeptStream {
         name: format!("emu:{file}"),
+        content: KeptContent::Blocks,
         file: file.to_owned(),
         dtype: dtype.map(str::to_owned),
         shape: dtype.map_or_else(Vec::new, |_| vec![2, BLOCK / 4]),

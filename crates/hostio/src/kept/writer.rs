@@ -17,7 +17,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use daqmeter_harness::facts::utc_now;
 use daqmeter_harness::{Fault, locked};
 use daqmeter_record::path::PathKept;
-use daqmeter_record::units::show_bytes;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::disk::{DiskWrite, DiskWritten, WriteQueue, free_bytes, reserve};
 use daqmeter_sys::host::DIRECT;
@@ -448,13 +447,12 @@ impl KeptWriter {
 
     /// Account of what is kept so far.
     pub fn kept(&self) -> PathKept {
-        let flight = show_bytes((self.queue.depth() * self.settings.block_bytes) as u64);
-        let by = match self.run.write {
-            WriteBy::Direct => format!("past the page cache, {flight} at once"),
-            _ => "through the page cache".to_owned(),
+        let direct_bytes = match self.run.write {
+            WriteBy::Direct => (self.queue.depth() * self.settings.block_bytes) as u64,
+            _ => 0,
         };
         let folder = self.settings.folder.display().to_string();
-        PathKept { folder, by, ..self.progress.state().kept.clone() }
+        PathKept { folder, direct_bytes, ..self.progress.state().kept.clone() }
     }
 }
 

@@ -6,6 +6,7 @@ use daqmeter_harness::{Fault, Request};
 use daqmeter_hostio::kept::{KeptBlock, KeptReader, KeptRun, KeptStream};
 use daqmeter_hostio::{BlockReader, BlockRequest};
 use serde::Deserialize;
+use toml::Table;
 
 use crate::definition::flow::{Flow, Numbers, Place, SAMPLES, unless, wrong};
 use crate::definition::kind::{Facts, Named, SourceElement};
@@ -57,6 +58,13 @@ impl Replayed {
     fn is_kept(&self) -> bool {
         Path::new(&self.path).is_dir()
     }
+}
+
+/// Bytes of a block of the kept run that the table of a source names; `None` if it names none.
+pub(crate) fn kept_block_bytes(source: &Table) -> Option<usize> {
+    let (kind, path) = (source.get("kind")?.as_str()?, source.get("path")?.as_str()?);
+    let run = KeptRun::read(Path::new(path));
+    run.ok().filter(|_| kind == "file").map(|run| run.block_bytes)
 }
 
 impl SourceElement for Replayed {

@@ -11,7 +11,7 @@ mod digitizer;
 mod drop;
 mod etherbone;
 mod felix;
-mod file;
+pub(crate) mod file;
 pub(crate) mod memory;
 mod program;
 mod read;

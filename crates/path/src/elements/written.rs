@@ -11,7 +11,7 @@ use clap::Args;
 use daqmeter_harness::{Fault, Problem};
 use daqmeter_hostio::SECTOR_BYTES;
 use daqmeter_hostio::kept::{
-    KeepSettings, KeptBlock, KeptStream, KeptWriter, Rotation, WriteBy, unless_taken,
+    KeepSettings, KeptBlock, KeptContent, KeptStream, KeptWriter, Rotation, WriteBy, unless_taken,
 };
 use daqmeter_hostio::sum::sum;
 use daqmeter_record::path::PathKept;
@@ -199,7 +199,10 @@ impl Sink for KeptSink {
             pages: Pages::Transparent,
         };
         let numbers = kept.numbers.as_ref().map(|numbers| (numbers.dtype, &numbers.shape[..]));
-        let writer = KeptWriter::begin(settings, KeptStream::all(&kept.streams, numbers))?;
+        let writer = KeptWriter::begin(
+            settings,
+            KeptStream::all(&kept.streams, KeptContent::Blocks, numbers),
+        )?;
         *self = KeptSink::Open(Box::new(writer));
         Ok(())
     }
