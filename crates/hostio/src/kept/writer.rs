@@ -25,7 +25,7 @@ use daqmeter_sys::memory::Buffer;
 use crate::SECTOR_BYTES;
 use crate::kept::disk::{Background, Progress};
 use crate::kept::settings::{KeepSettings, Rotation, WriteBy};
-use crate::kept::{FORMAT, INDEX, KeptBlock, KeptCheck, KeptEnd, KeptRun, KeptStream};
+use crate::kept::{FORMAT, INDEX, KeptBlock, KeptCheck, KeptContent, KeptEnd, KeptRun, KeptStream};
 
 /// Bytes in flight past the page cache, which an NVMe drive needs for its rate.
 const FLIGHT_BYTES: usize = 16 << 20;
@@ -200,7 +200,7 @@ impl KeptWriter {
 
     fn in_folder(settings: KeepSettings, streams: Vec<KeptStream>) -> Result<KeptWriter, Fault> {
         let folder = settings.folder.clone();
-        let write = chosen(&settings)?;
+        let write = chosen(&settings);
         let is_direct = write == WriteBy::Direct;
         let run = KeptRun {
             format: FORMAT.to_owned(),
@@ -485,12 +485,12 @@ fn spare(settings: &KeepSettings, queue: &WriteQueue) -> Result<Vec<Buffer>, Fau
 }
 
 /// Returns the way that is asked for, or the one that carries more to this disk.
-fn chosen(settings: &KeepSettings) -> Result<WriteBy, Fault> {
+fn chosen(settings: &KeepSettings) -> WriteBy {
     if settings.write != WriteBy::Auto {
-        return Ok(settings.write);
+        return settings.write;
     }
     if !settings.block_bytes.is_multiple_of(SECTOR_BYTES) {
-        return Ok(WriteBy::Cached);
+        return WriteBy::Cached;
     }
     // The runs of a search go the same way.
     static KNOWN: Mutex<Option<(PathBuf, usize, WriteBy)>> = Mutex::new(None);
@@ -498,47 +498,31 @@ fn chosen(settings: &KeepSettings) -> Result<WriteBy, Fault> {
     if let Some((folder, bytes, way)) = &*known
         && (folder, *bytes) == (&settings.folder, settings.block_bytes)
     {
-        return Ok(*way);
+        return *way;
     }
-    let direct = trial(settings, WriteBy::Direct)?;
-    let cached = trial(settings, WriteBy::Cached)?.unwrap_or(0.0);
-    let way = if direct > Some(cached) { WriteBy::Direct } else { WriteBy::Cached };
+    let [direct, cached] = [WriteBy::Direct, WriteBy::Cached].map(|way| trial(settings, way));
+    let way = if direct > cached { WriteBy::Direct } else { WriteBy::Cached };
     *known = Some((settings.folder.clone(), settings.block_bytes, way));
-    Ok(way)
+    way
 }
 
-/// Writes for a short time. Returns bytes per second until they are durable; `None` if the file
-/// system cannot write so.
-fn trial(settings: &KeepSettings, write: WriteBy) -> Result<Option<f64>, Fault> {
-    let path = settings.folder.join(".trial");
-    let Ok(file) = opened(&path, write == WriteBy::Direct) else { return Ok(None) };
-    let file = Arc::new(file);
-    let room = free_bytes(&file).unwrap_or(u64::MAX) / 4;
-    let most = TRIAL_BYTES.min(usize::try_from(room).unwrap_or(usize::MAX));
-    let _ = reserve(&file, 0, most as u64);
-    let mut queue = queue(settings, write);
-    let mut free = spare(settings, &queue)?;
+/// Keeps blocks for a short time. Returns bytes per second until they are durable; `None` if the
+/// file system cannot write so.
+fn trial(settings: &KeepSettings, write: WriteBy) -> Option<f64> {
+    let folder = settings.folder.join("trial");
+    let settings =
+        KeepSettings { folder, write, rotation: None, is_trial: true, ..settings.clone() };
+    let streams = KeptStream::all(&["trial".to_owned()], KeptContent::Blocks, None);
+    let mut writer = KeptWriter::begin(settings, streams).ok()?;
+    let room = usize::try_from(free_bytes(&writer.index)? / 4).unwrap_or(usize::MAX);
+    let (most, block_bytes) = (TRIAL_BYTES.min(room), writer.settings.block_bytes);
+    let mut buffer = Buffer::new(block_bytes, writer.settings.pages).ok()?;
+    let bytes = u32::try_from(block_bytes).unwrap_or(u32::MAX);
     let (begin, mut written) = (Instant::now(), 0);
-    let bytes = settings.block_bytes;
-    let take = |queue: &mut WriteQueue, free: &mut Vec<Buffer>| -> std::io::Result<bool> {
-        let Some(done) = queue.ended(true)? else { return Ok(false) };
-        free.push(done.buffer);
-        done.result.map(|()| true)
-    };
-    let mut carried = || -> std::io::Result<f64> {
-        while written + bytes <= most && begin.elapsed() < TRIAL_TIME {
-            while free.is_empty() {
-                take(&mut queue, &mut free)?;
-            }
-            let buffer = free.pop().expect("one came back");
-            queue.start(DiskWrite { file: file.clone(), buffer, bytes, offset: written as u64 })?;
-            written += bytes;
-        }
-        while take(&mut queue, &mut free)? {}
-        file.sync_data()?;
-        Ok(written as f64 / begin.elapsed().as_secs_f64())
-    };
-    let carried = carried().ok();
-    fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
-    Ok(carried)
+    while written + block_bytes <= most && begin.elapsed() < TRIAL_TIME {
+        writer.take(&mut buffer, KeptBlock { bytes, ..KeptBlock::default() }).ok()?;
+        written += block_bytes;
+    }
+    writer.end().ok()?;
+    Some(written as f64 / begin.elapsed().as_secs_f64())
 }
