@@ -85,7 +85,8 @@ def written(folder: Path, name: str = "record.toml", **fields: str) -> Path:
 
 def last_interval(kept: Path) -> dict:
     """The last whole line of what the recorder said while it ran."""
-    lines = (kept / "intervals.jsonl").read_text().split("\n")[:-1]
+    file = kept / "intervals.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return json.loads(lines[-1]) if lines else {"written_blocks": 0, "durable_blocks": 0}
 
 
@@ -144,6 +145,33 @@ def nothing_kept_is_lost_by_kills(folder: Path) -> None:
         cut += bool(others)
         blocks += has
     print(f"{KILLS} kills: {blocks} blocks kept, none lost that was said to be kept; {cut} cut entries named")
+
+
+def a_disk_that_goes_keeps_what_was_durable(folder: Path) -> None:
+    """A shut-down file system refuses everything, as a disk does that is gone."""
+    for write in ("direct", "cached"):
+        image = folder / f"{write}.img"
+        with Mounted(image, folder / "gone", "xfs", "512M") as disk:
+            path = written(disk, write=write, more='rate = "40MB/s"')
+            program = subprocess.Popen(
+                [DAQMETER, "path", "run", str(path), "--time", "60s", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            while last_interval(disk / "run")["durable_blocks"] == 0:
+                assert program.poll() is None, program.stderr.read()
+                time.sleep(0.01)
+            durable = last_interval(disk / "run")["durable_blocks"]
+            subprocess.run(["xfs_io", "-x", "-c", "shutdown", disk], check=True)
+            text, _ = program.communicate()
+            record = json.loads(text.split("\n")[0])
+            assert program.returncode == 1 and "Input/output error" in str(record["outcome"]), record["outcome"]
+            for ledger in record["ledgers"]:
+                assert ledger["issued"] == ledger["delivered"] + sum(ledger["losses"].values()), ledger
+        with Mounted(image, folder / "gone", "xfs") as disk:
+            found = check(disk / "run", 1)
+            assert readable(disk / "run") >= durable, (durable, found)
+            intact = sum((stream["intact"] or 0) + 1 for stream in found["streams"])
+            assert intact >= durable, (durable, found)
+        print(f"a disk that goes, {write}: {durable} durable blocks, {intact} intact")
 
 
 class Mounted:
@@ -228,7 +256,7 @@ def main() -> None:
     if may_mount:
         tests += [a_full_disk_keeps_what_it_has]
     if may_mount and shutil.which("mkfs.xfs"):
-        tests += [power_loss_keeps_what_was_durable]
+        tests += [power_loss_keeps_what_was_durable, a_disk_that_goes_keeps_what_was_durable]
     else:
         print("left out: what needs root, loop devices and mkfs.xfs")
     for test in tests:

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
                 let (first, last) = own.numbers.unzip();
                 json!({
                     "name": stream.name, "blocks": own.blocks, "bytes": own.bytes, "first": first,
-                    "last": last, "missing": own.missing, "gaps": own.gaps,
+                    "last": last, "missing": own.missing, "gaps": own.gaps, "intact": own.intact,
                     "begin_ns": own.times_ns.0, "end_ns": own.times_ns.1,
                 })
             });
@@ -117,7 +117,12 @@ fn stream_text(own: &StreamChecked) -> String {
     let Some((first, last)) = own.numbers else { return "no block".to_owned() };
     let [begin, end] =
         [own.times_ns.0, own.times_ns.1].map(Duration::from_nanos).map(utc_after_1970);
-    format!("{}, numbers {first} to {last}, {begin} to {end}", plural(own.blocks, "block"))
+    let intact = match own.intact {
+        Some(all) if all == last => String::new(),
+        Some(some) => format!(", complete up to {some}"),
+        None => ", none complete".to_owned(),
+    };
+    format!("{}, numbers {first} to {last}{intact}, {begin} to {end}", plural(own.blocks, "block"))
 }
 
 /// Adds the record of a run to the folder that it kept.

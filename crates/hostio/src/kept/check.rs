@@ -26,8 +26,22 @@ pub struct StreamChecked {
     /// Numbers that are missing between them, and the first ranges of them.
     pub missing: u64,
     pub gaps: Vec<(u64, u64)>,
+    /// Number of the last block up to which all are there and as they were written.
+    pub intact: Option<u64>,
+    is_broken: bool,
+    harmed: Option<Harmed>,
     /// File of the last block, its end there, and the number of blocks in it.
     last: (u32, u64, u64),
+}
+
+/// Blocks in a row that have the same fault.
+#[derive(Clone, Debug)]
+struct Harmed {
+    what: String,
+    first: KeptBlock,
+    last: KeptBlock,
+    /// Place of its sentence in the list of faults.
+    at: usize,
 }
 
 /// Result of a check.
@@ -132,19 +146,49 @@ impl KeptCheck {
             return true;
         }
         let bytes = &mut self.bytes[..block.bytes as usize];
-        match self.reader.read(&block, bytes) {
-            Err(fault) => self.found.fault(fault.0),
-            Ok(()) if sum(bytes) != block.sum => {
-                let (path, KeptBlock { number, offset, .. }) = (self.reader.path(&block), block);
-                let path = path.display();
-                self.found.fault(format!(
-                    "{path}: block {number} at byte {offset} is not as it was written"
-                ));
+        let read = self.reader.bytes_of(&block, bytes);
+        let is_same = |()| match sum(bytes) == block.sum {
+            true => Ok(()),
+            false => Err("is not as it was written".to_owned()),
+        };
+        match read.and_then(is_same) {
+            Err(what) => self.harm(block, what),
+            Ok(()) => {
+                let own = &mut self.found.streams[block.stream as usize];
+                own.intact = if own.is_broken { own.intact } else { Some(block.number) };
             }
-            Ok(()) => {}
         }
         self.found.blocks += 1;
         true
+    }
+
+    /// Adds the fault of a block: blocks in a row have one sentence.
+    fn harm(&mut self, block: KeptBlock, what: String) {
+        let own = &mut self.found.streams[block.stream as usize];
+        own.is_broken = true;
+        let follows = |before: &Harmed| {
+            let KeptBlock { number, file, .. } = before.last;
+            before.what == what && file == block.file && number.checked_add(1) == Some(block.number)
+        };
+        let (is_new, at) = (!own.harmed.as_ref().is_some_and(follows), self.found.faults.len());
+        let harmed = match own.harmed.take().filter(|_| !is_new) {
+            Some(before) => Harmed { last: block, ..before },
+            None => Harmed { what, first: block, last: block, at },
+        };
+        let (first, offset, last) = (harmed.first.number, harmed.first.offset, block.number);
+        let (path, what) = (self.reader.path(&block), &harmed.what);
+        let path = path.display();
+        let text = match first == last {
+            true => format!("{path}: block {first} at byte {offset} {what}"),
+            false => format!("{path}: block {first} at byte {offset} {what}, and all up to {last}"),
+        };
+        let at = harmed.at;
+        self.found.streams[block.stream as usize].harmed = Some(harmed);
+        match self.found.faults.get_mut(at) {
+            Some(fault) => *fault = text,
+            None if is_new => self.found.fault(text),
+            None => {}
+        }
     }
 
     /// Compares the place and the number of a block with those of the one before it.
@@ -159,6 +203,7 @@ impl KeptCheck {
         let before = own.numbers.map_or(number.checked_sub(1), |(_, last)| Some(last));
         let gap = before.map_or(0..0, |before| before + 1..number);
         let is_later = own.numbers.is_none_or(|(_, last)| number > last);
+        own.is_broken |= !is_next || !is_later || !gap.is_empty();
         if !gap.is_empty() {
             own.missing = own.missing.saturating_add(gap.end - gap.start);
             if own.gaps.len() < MAX_LISTED {

@@ -104,16 +104,20 @@ impl KeptReader {
     /// # Errors
     /// The file, and the place in it.
     pub fn read(&mut self, block: &KeptBlock, into: &mut [u8]) -> Result<(), Fault> {
-        let stream = block.stream as usize;
-        let path = self.run.streams[stream].path(&self.folder, block.file);
-        let fault = |what: String| {
+        self.bytes_of(block, into).map_err(|what| {
             let KeptBlock { number, offset, .. } = block;
+            let path = self.path(block);
             Fault::new(format!("{}: block {number} at byte {offset} {what}", path.display()))
-        };
+        })
+    }
+
+    /// Reads the bytes of a block, or says what is wrong with it.
+    pub(super) fn bytes_of(&mut self, block: &KeptBlock, into: &mut [u8]) -> Result<(), String> {
+        let stream = block.stream as usize;
         let is_open = self.open[stream].as_ref().is_some_and(|(number, _)| *number == block.file);
         if !is_open {
-            let file =
-                open_regular(&path).map_err(|error| fault(format!("is not there: {error}")))?;
+            let file = open_regular(&self.path(block));
+            let file = file.map_err(|error| format!("is not there: {error}"))?;
             // From here on, the disk is read. What was read ahead stays.
             uncache(&file, 0, 0);
             self.open[stream] = Some((block.file, file));
@@ -122,8 +126,8 @@ impl KeptReader {
         let read = file.read_exact_at(into, block.offset);
         uncache(file, block.offset, into.len() as u64);
         read.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => fault("is not whole: the file ends before".to_owned()),
-            _ => fault(format!("cannot be read: {error}")),
+            ErrorKind::UnexpectedEof => "is not whole: the file ends before".to_owned(),
+            _ => format!("cannot be read: {error}"),
         })
     }
 

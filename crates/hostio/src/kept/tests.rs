@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 const BLOCK: usize = 8192;
+const ENTRY: usize = KeptBlock::BYTES;
 
 fn settings(folder: &Path, write: WriteBy) -> KeepSettings {
     KeepSettings {
@@ -161,25 +162,40 @@ fn harm_is_named_with_its_place() {
         let entries = bytes.as_chunks_mut::<{ KeptBlock::BYTES }>().0;
         entries.swap(at, at + 2);
     };
-    for (name, at, change, wanted) in [
+    for (name, at, change, wanted, intact) in [
         (
             "a.0000.npy",
             NPY_BYTES + 3 * BLOCK + 7,
             flip,
-            "a.0000.npy: block 3 at byte 28672 is not as",
+            "a.0000.npy: block 3 at byte 28672 is not as it was written\n",
+            [Some(2), Some(9)],
+        ),
+        (
+            "b.0000.npy",
+            NPY_BYTES + 6 * BLOCK + 1,
+            cut,
+            "b.0000.npy: block 6 at byte 53248 is not whole: the file ends before, and all up to 9\n",
+            [Some(9), Some(5)],
         ),
         (
             "b.0000.npy",
             NPY_BYTES + 9 * BLOCK,
             cut,
             "b.0000.npy: block 9 at byte 77824 is not whole",
+            [Some(9), Some(8)],
         ),
-        ("b.0000.npy", 60, flip, "b.0000.npy: its header does not say 10 blocks"),
-        (INDEX, 5 * KeptBlock::BYTES + 9, flip, "index: entry 5 is no entry"),
-        (INDEX, 19 * KeptBlock::BYTES + 9, cut, "the index ends within an entry, of which 9 bytes"),
-        (INDEX, 19 * KeptBlock::BYTES, cut, "the recorder wrote 20 blocks, and the index has 19"),
-        (INDEX, 4, drop_entry, "a.0000.npy: block 3 does not follow the one before it"),
-        (INDEX, 4, swap_entries, "a.0000.npy: block 2 came after a later one"),
+        ("b.0000.npy", 60, flip, "its header does not say 10 blocks", [Some(9); 2]),
+        (INDEX, 5 * ENTRY + 9, flip, "index: entry 5 is no entry", [Some(2), Some(1)]),
+        (
+            INDEX,
+            19 * ENTRY + 9,
+            cut,
+            "the index ends within an entry, of which 9",
+            [Some(9), Some(8)],
+        ),
+        (INDEX, 19 * ENTRY, cut, "wrote 20 blocks, and the index has 19", [Some(9), Some(8)]),
+        (INDEX, 4, drop_entry, "block 3 does not follow the one before it", [Some(1), Some(9)]),
+        (INDEX, 4, swap_entries, "block 2 came after a later one", [Some(1), Some(9)]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let run = kept(folder.path(), 10, settings(folder.path(), WriteBy::Cached));
@@ -187,8 +203,10 @@ fn harm_is_named_with_its_place() {
         edit(&run, name, at, change);
         let found = checked(&run);
         assert!(!found.is_complete());
-        let all = found.faults.join("\n");
+        let all = found.faults.join("\n") + "\n";
         assert!(all.contains(wanted), "{name} at {at}: {all}");
+        let found = found.streams.iter().map(|stream| stream.intact);
+        assert_eq!(found.collect::<Vec<_>>(), intact, "{name} at {at}");
     }
 }
 
