@@ -2,6 +2,7 @@
 //! blocks.
 
 mod facts;
+mod kept;
 pub(crate) mod overview;
 mod tables;
 
