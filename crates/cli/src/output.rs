@@ -16,7 +16,7 @@ use daqmeter_record::observed::push_or_join;
 use daqmeter_record::{RunRecord, jsonl, sanitise};
 use daqmeter_report::table::plain;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) use crate::failure::{CANNOT_TELL, Ended, FAILED, Failure, tell, tell_lines};
 use crate::interrupt;
@@ -54,7 +54,13 @@ pub(crate) fn row_writer(is_json: bool) -> RowWriter {
 /// Writes each row as a line of JSON, with fields that are named as its columns.
 pub(crate) fn json_rows(headings: &[&str], rows: &mut dyn Iterator<Item = Vec<String>>) -> String {
     let name = |heading: &&str| heading.to_lowercase().replace([' ', '-'], "_");
-    let line = |row| json!(BTreeMap::from_iter(headings.iter().map(name).zip(row))).to_string();
+    let cell = |(heading, text): (&&str, String)| {
+        let name = name(heading);
+        let is_number = name.ends_with("_us") || name == "missed";
+        let number = is_number.then(|| serde_json::from_str(&text).ok()).flatten();
+        (name, number.unwrap_or(Value::String(text)))
+    };
+    let line = |row| json!(BTreeMap::from_iter(headings.iter().zip(row).map(cell))).to_string();
     rows.map(|row| line(row) + "\n").collect()
 }
 
