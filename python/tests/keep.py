@@ -85,7 +85,7 @@ def written(folder: Path, name: str = "record.toml", **fields: str) -> Path:
 
 def last_interval(kept: Path) -> dict:
     """The last whole line of what the recorder said while it ran."""
-    file = kept / "intervals.jsonl"
+    file = kept / "intervals.ndjson"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return json.loads(lines[-1]) if lines else {"written_blocks": 0, "durable_blocks": 0}
 

@@ -1,19 +1,22 @@
 //! `daqmeter check`: is a kept run complete, and as it was written?
 
-use std::path::PathBuf;
+use std::io::{BufReader, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use daqmeter_harness::facts::utc_after_1970;
 use daqmeter_hostio::kept::{KeptCheck, KeptChecked, KeptRun, StreamChecked};
+use daqmeter_record::file::replace;
 use daqmeter_record::units::{plural, show_bytes};
-use daqmeter_record::{Ledger, RunRecord, sanitise};
+use daqmeter_record::{Ledger, RunRecord, jsonl, sanitise};
 use daqmeter_report::table::paragraphs;
+use daqmeter_sys::host::open_regular;
 use serde_json::json;
 
 use crate::interrupt;
-use crate::output::{Ended, FAILED, Failure, emit, json_lines};
+use crate::output::{Ended, FAILED, Failure, emit, json_lines, read_records};
 use crate::progress::Progress;
 
 /// Compare a kept run with its index: are all blocks there, and as they were written?
@@ -32,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     let check = KeptCheck::open(&arguments.folder)?;
     let run = check.reader.run.clone();
-    let ledgers = ledgers(&run)?;
+    let ledgers = ledgers(&arguments.folder)?;
     let checked = check.all(&|| stop.is_set())?;
     let is_complete = checked.is_complete() && ledgers.iter().all(is_whole);
     let folder = arguments.folder.display().to_string();
@@ -57,11 +60,19 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Ledgers of the record in `run.json`; none without a record.
-fn ledgers(run: &KeptRun) -> Result<Vec<Ledger>, Failure> {
-    let Some(record) = &run.record else { return Ok(Vec::new()) };
-    let ledgers = serde_json::from_value(record["ledgers"].clone());
-    ledgers.map_err(|error| Failure::refused(format!("the record in run.json: ledgers: {error}")))
+/// Ledgers of the record of a kept run; none without a record.
+fn ledgers(folder: &Path) -> Result<Vec<Ledger>, Failure> {
+    let path = folder.join(RECORD);
+    let file = match open_regular(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file.map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?,
+    };
+    let records = read_records(BufReader::new(file), &path)?;
+    if records.is_empty() {
+        let path = path.display();
+        return Err(Failure::refused(format!("{path}: no record that this daqmeter can read")));
+    }
+    Ok(records.into_iter().flat_map(|record| record.ledgers).collect())
 }
 
 /// Tests if nothing that was issued is missing.
@@ -125,6 +136,9 @@ fn stream_text(own: &StreamChecked) -> String {
     format!("{}, numbers {first} to {last}{intact}, {begin} to {end}", plural(own.blocks, "block"))
 }
 
+/// File of the record of a kept run, in its folder.
+const RECORD: &str = "record.jsonl";
+
 /// Adds the record of a run to the folder that it kept.
 pub(crate) fn add_record(record: &RunRecord) -> Result<(), Failure> {
     let kept = record.sections.path.as_ref().and_then(|run| run.kept.as_ref());
@@ -133,7 +147,7 @@ pub(crate) fn add_record(record: &RunRecord) -> Result<(), Failure> {
     let Some(folder) = folder.filter(|folder| folder.join("run.json").exists()) else {
         return Ok(());
     };
-    let mut run = KeptRun::read(&folder)?;
-    run.record = serde_json::to_value(record).ok();
-    Ok(run.write_to(&folder)?)
+    let path = folder.join(RECORD);
+    let written = replace(&path, &jsonl::to_line(record));
+    written.map_err(|error| Failure::tool(format!("cannot write {}: {error}", path.display())))
 }

@@ -260,4 +260,10 @@ fn losses_of_a_kept_run_are_named_by_its_check() {
     for wanted in ["run: not complete: ", "   missing ", " lost by drop"] {
         assert!(checked.contains(wanted), "{wanted}: {checked}");
     }
+    // The record is that of any other run, and is not left out if it is damaged.
+    let shown = folder.done("report run --format text");
+    assert!(shown.contains(" lost by drop") && shown.contains("files in run, kept"), "{shown}");
+    folder.write("run/record.jsonl", "{}\n");
+    let (_, said) = folder.ends_with(2, "check run");
+    assert!(said.contains("run/record.jsonl: no record that"), "{said}");
 }

@@ -162,7 +162,7 @@ impl Progress {
     }
 }
 
-/// One interval, a line of `intervals.jsonl`.
+/// One interval, a line of `intervals.ndjson`.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Interval {
     /// Seconds from the begin of the run to the end of the interval.
@@ -211,7 +211,7 @@ impl Background {
         run: &KeptRun,
         progress: Arc<Progress>,
     ) -> Result<Background, Fault> {
-        let path = settings.folder.join("intervals.jsonl");
+        let path = settings.folder.join("intervals.ndjson");
         let file = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = file.map_err(|error| Fault::new(format!("{}: {error}", path.display())))?;
         let compares = settings.compares && !settings.is_trial;

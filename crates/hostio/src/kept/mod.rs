@@ -1,10 +1,11 @@
 //! A kept run: the blocks of a path in a folder that other programs can read.
 //!
 //! ```text
-//! run7/run.json          what the blocks are, and at the end what was measured
+//! run7/run.json          what the blocks are, and at the end how many are kept
 //! run7/index             one entry of 56 bytes for each block, in the order of writing
 //! run7/emu-l0.0000.npy   blocks of a stream: an array of numpy, or bytes as they came (.dat)
-//! run7/intervals.jsonl   what the disk took in each second
+//! run7/intervals.ndjson  what the disk took in each second
+//! run7/record.jsonl      the record of the run, as of any other
 //! ```
 //!
 //! Begin with [`KeptWriter`]; [`KeptReader`] gives the blocks back, [`KeptCheck`] compares them.
@@ -23,7 +24,6 @@ use daqmeter_harness::Fault;
 use daqmeter_record::border::from_peer;
 use daqmeter_record::file::Replacement;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 pub use check::{KeptCheck, KeptChecked, StreamChecked};
 pub use reader::KeptReader;
@@ -53,9 +53,6 @@ pub struct KeptRun {
     /// Absent if the recorder did not end: it was killed, or still runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<KeptEnd>,
-    /// Record of the run, with its ledgers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub record: Option<Value>,
 }
 
 /// What the bytes of a stream are.

@@ -55,7 +55,7 @@ pub(super) fn falls(run: &PathRun, kept: &PathKept) -> Option<String> {
         )
     };
     let more = kept.falls.len().saturating_sub(MAX_SHOWN);
-    let more = (more > 0).then(|| format!("and {more} more, see intervals.jsonl"));
+    let more = (more > 0).then(|| format!("and {more} more, see intervals.ndjson"));
     joined(kept.falls.iter().take(MAX_SHOWN).map(text).chain(more), "; ")
 }
 
