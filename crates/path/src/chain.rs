@@ -54,6 +54,8 @@ pub(crate) struct Chain {
     pub(crate) shared: Arc<Shared>,
     cuts: Cuts,
     patience_ns: u64,
+    /// Time that the sink may take to confirm, beside that.
+    last_wait_ns: u64,
     threads: Vec<JoinHandle<()>>,
     workers: usize,
     done: Receiver<Done>,
@@ -266,6 +268,7 @@ impl<'a> Building<'a> {
             shared,
             cuts,
             patience_ns: patience_ns(path),
+            last_wait_ns: time_ns(path.last().facts.last_wait_s),
             threads: Vec::new(),
             workers: workers.len(),
             done,
@@ -370,12 +373,14 @@ impl Chain {
                 self.shared.is_over.store(true, Ordering::Relaxed);
                 cut_at_ns = cut_at_ns.min(monotonic_ns() + STOP_GRACE_NS);
             }
-            if monotonic_ns() > cut_at_ns && fault.is_none() {
+            let confirms = self.shared.is_confirming.load(Ordering::Relaxed) && !is_stopped;
+            let more_ns = if confirms { self.last_wait_ns } else { 0 };
+            if monotonic_ns() > cut_at_ns.saturating_add(more_ns) && fault.is_none() {
                 let late_s = self.patience_ns / 1_000_000_000;
                 fault = Some(match stop.is_set() {
                     true => Fault::interrupted(),
                     false => Fault::new(format!(
-                        "the path did not end {late_s} s after its time: a stage neither takes nor gives"
+                        "the path did not end {late_s} s after its time: a stage is too slow for the rate, or takes nothing"
                     )),
                 });
                 self.end_now();

@@ -92,7 +92,7 @@ pub struct PathKept {
 /// A fall of the rate at which a disk takes bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DiskFall {
-    /// Time from the begin of the run to the end of the interval in which it was seen, in seconds.
+    /// Time from the begin of the run to that of the interval in which it was seen, in seconds.
     pub at_s: f64,
     /// Bytes per second before.
     pub from_bytes_per_s: f64,
@@ -116,6 +116,8 @@ pub enum DiskCause {
     WriteBack { dirty_bytes: u64 },
     /// The device was busy, and a write took it longer than before.
     SlowDevice { write_s: f64, before_s: f64 },
+    /// The device ended no write.
+    NoWrite,
     /// The device was busy for this share of the time.
     BusyDevice { share: f64 },
     /// The file system took long to synchronise.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use daqmeter_harness::{Fault, locked};
 use daqmeter_record::path::{DiskCause, DiskFall, PathKept};
 use daqmeter_stats::median;
+use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::cpu_time::ThreadTimes;
 use daqmeter_sys::disk::{device_of, free_bytes};
 use daqmeter_sys::host::{Files, page_bytes};
@@ -44,8 +45,8 @@ pub(super) struct Progress {
     headers: Mutex<Vec<(u32, u64)>>,
     state: Mutex<State>,
     wake: Condvar,
-    /// Time for which the recorder waited for the disk, and the longest write, in nanoseconds.
-    waited_ns: AtomicU64,
+    waits: Waits,
+    /// Longest write, in nanoseconds.
     longest_ns: AtomicU64,
 }
 
@@ -59,6 +60,36 @@ pub(super) struct State {
     pub(super) fault: Option<Fault>,
     has_new_file: bool,
     is_over: bool,
+    /// Begin of a synchronisation that has not ended, and the longest since the last interval.
+    sync_begin: Option<Instant>,
+    sync_ns: u64,
+}
+
+/// Time for which a thread waited, also while it still waits. Times are nanoseconds of the
+/// monotonic clock; 0 is none.
+#[derive(Default)]
+pub(super) struct Waits {
+    begin_ns: AtomicU64,
+    ended_ns: AtomicU64,
+}
+
+impl Waits {
+    pub(super) fn begin(&self, now_ns: u64) {
+        self.begin_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self, now_ns: u64) {
+        let ns = now_ns.saturating_sub(self.begin_ns.swap(0, Ordering::Relaxed));
+        self.ended_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Returns the time since the last call.
+    fn take_ns(&self, now_ns: u64) -> u64 {
+        let counted = |begin_ns| (begin_ns > 0).then_some(now_ns.max(begin_ns));
+        let begin_ns = self.begin_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
+        let running_ns = begin_ns.map_or(0, |begin_ns| now_ns.saturating_sub(begin_ns));
+        self.ended_ns.swap(0, Ordering::Relaxed) + running_ns
+    }
 }
 
 impl Progress {
@@ -72,7 +103,7 @@ impl Progress {
             index,
             state: Mutex::new(State { ends, ..State::default() }),
             wake: Condvar::new(),
-            waited_ns: AtomicU64::new(0),
+            waits: Waits::default(),
             longest_ns: AtomicU64::new(0),
         }
     }
@@ -83,7 +114,7 @@ impl Progress {
         state.kept.files += 1;
         state.has_new_file = state.kept.files > self.streams.len() as u64;
         state.files.push(file);
-        self.wake.notify_one();
+        self.wake.notify_all();
     }
 
     /// Writes the number of blocks of a stream's file, through the page cache. Both threads do: a
@@ -107,8 +138,8 @@ impl Progress {
         self.streams[stream].path(&self.folder, number)
     }
 
-    pub(super) fn waited(&self, ns: u64) {
-        self.waited_ns.fetch_add(ns, Ordering::Relaxed);
+    pub(super) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     pub(super) fn wrote(&self, ns: u64) {
@@ -132,20 +163,21 @@ impl Progress {
 
     pub(super) fn end(&self) {
         self.state().is_over = true;
-        self.wake.notify_one();
+        self.wake.notify_all();
     }
 
-    /// Synchronises what is in the index now. Returns the time that it took, in nanoseconds.
-    fn synchronise(&self) -> std::io::Result<u64> {
+    /// Synchronises what is in the index now.
+    fn synchronise(&self) -> std::io::Result<()> {
+        let begin = Instant::now();
         let (files, ends, blocks, bytes) = {
             let mut state = self.state();
             let files = state.files.clone();
             // One that only both lists have has ended: this is its last time.
             state.files.retain(|file| Arc::strong_count(file) > 2);
             state.has_new_file = false;
+            state.sync_begin = Some(begin);
             (files, state.ends.clone(), state.kept.blocks, state.kept.bytes)
         };
-        let begin = Instant::now();
         files.iter().try_for_each(|file| file.sync_data())?;
         for (stream, (number, _, blocks)) in ends.into_iter().enumerate() {
             self.write_header(stream, number, blocks)?;
@@ -153,13 +185,27 @@ impl Progress {
         self.index.sync_data()?;
         // The names of new files.
         File::open(&self.folder)?.sync_all()?;
-        let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let ns = ns_since(begin);
         let mut state = self.state();
         state.kept.durable_blocks = blocks;
         state.kept.durable_bytes = bytes;
         state.kept.longest_sync_ns = state.kept.longest_sync_ns.max(ns);
-        Ok(ns)
+        (state.sync_begin, state.sync_ns) = (None, state.sync_ns.max(ns));
+        Ok(())
     }
+
+    /// Waits for the end of the run, a moment, or what else ends the waiting. Returns true at the
+    /// end of the run.
+    fn wait(&self, until: Instant, ends: impl Fn(&State) -> bool) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let waits = |state: &mut State| !state.is_over && !ends(state);
+        let waited = self.wake.wait_timeout_while(self.state(), left, waits);
+        waited.map_or(true, |(state, _)| state.is_over)
+    }
+}
+
+fn ns_since(begin: Instant) -> u64 {
+    u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// One interval, a line of `intervals.ndjson`.
@@ -182,6 +228,9 @@ struct Interval {
     device_busy: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device_write_s: Option<f64>,
+    /// Mean number of writes there. Before 6.10 the kernel adds to the share above only when a
+    /// request begins or ends (99dc422335d8), which is too little for long ones.
+    device_queue: f64,
     /// Bytes of the page cache that wait for the disk.
     dirty_bytes: u64,
     /// Most of them before the kernel holds back who writes.
@@ -189,11 +238,47 @@ struct Interval {
     free_bytes: u64,
 }
 
-/// The thread beside the recorder.
+/// The thread that synchronises and reads back. On a slow disk both take longer than an interval.
+struct Synchroniser {
+    progress: Arc<Progress>,
+    check: Option<KeptCheck>,
+}
+
+impl Synchroniser {
+    fn run(&mut self) {
+        let mut next = Instant::now() + EVERY;
+        loop {
+            let is_over = self.progress.wait(next, |state| state.has_new_file);
+            next = Instant::now() + EVERY;
+            let synchronised = self.progress.synchronise().map_err(|error| {
+                let folder = self.progress.folder.display();
+                Fault::new(format!("synchronise {folder}: {error}"))
+            });
+            let done = synchronised.and_then(|()| if is_over { Ok(()) } else { self.compare() });
+            if let Err(fault) = done {
+                self.progress.state().fault.get_or_insert(fault);
+            }
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    /// Reads back a part of what is durable.
+    fn compare(&mut self) -> Result<(), Fault> {
+        let Some(check) = &mut self.check else { return Ok(()) };
+        let PathKept { blocks, durable_blocks, .. } = self.progress.state().kept;
+        let compared = check.until(durable_blocks.min(blocks / COMPARED))?;
+        self.progress.state().kept.compared_blocks += compared;
+        Ok(())
+    }
+}
+
+/// The thread that takes the intervals.
 pub(super) struct Background {
     progress: Arc<Progress>,
+    synchroniser: Option<Synchroniser>,
     evidence: Evidence,
-    check: Option<KeptCheck>,
     file: File,
     /// Times of the recorder's thread, and what they were at the last interval.
     times: ThreadTimes,
@@ -218,8 +303,8 @@ impl Background {
         let check = compares.then(|| KeptCheck::of(&settings.folder, run)).transpose()?;
         Ok(Background {
             evidence: Evidence::new(&Files::below("/"), &file),
+            synchroniser: Some(Synchroniser { progress: progress.clone(), check }),
             progress,
-            check,
             file,
             times: ThreadTimes::of_this_thread(),
             times_ns: (0, 0),
@@ -230,53 +315,40 @@ impl Background {
     }
 
     pub(super) fn start(mut self) -> Result<JoinHandle<()>, Fault> {
-        let thread = Builder::new().name("keep".to_owned());
-        thread.spawn(move || self.run()).map_err(|error| Fault::new(format!("no thread: {error}")))
+        let failed = |error| Fault::new(format!("no thread: {error}"));
+        let mut synchroniser = self.synchroniser.take().expect("it is started once");
+        let thread = |name: &str| Builder::new().name(name.to_owned());
+        let synchronises = thread("synchronise").spawn(move || {
+            daqmeter_sys::affinity::unpin();
+            synchroniser.run();
+        });
+        let synchronises = synchronises.map_err(failed)?;
+        let progress = self.progress.clone();
+        let keeps = thread("keep").spawn(move || self.run(synchronises));
+        keeps.inspect_err(|_| progress.end()).map_err(failed)
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, synchronises: JoinHandle<()>) {
         daqmeter_sys::affinity::unpin();
         let begin = Instant::now();
         let mut last = (begin, 0);
-        loop {
-            let is_over = {
-                let state = self.progress.state();
-                let left = EVERY.saturating_sub(last.0.elapsed());
-                let waits = |state: &mut State| !state.is_over && !state.has_new_file;
-                let waited = self.progress.wake.wait_timeout_while(state, left, waits);
-                waited.map_or(true, |(state, _)| state.is_over)
-            };
-            let synchronised = self.progress.synchronise();
-            let done = match synchronised {
-                Ok(ns) if is_over || last.0.elapsed() >= EVERY => {
-                    self.interval(ns, begin, &mut last, is_over)
-                }
-                Ok(_) => Ok(()),
-                Err(error) => {
-                    let folder = self.progress.folder.display();
-                    Err(Fault::new(format!("synchronise {folder}: {error}")))
-                }
-            };
-            if let Err(fault) = done {
-                self.progress.state().fault.get_or_insert(fault);
-            }
-            if is_over {
-                return;
-            }
+        while !self.progress.wait(last.0 + EVERY, |_| false) {
+            self.interval(begin, &mut last, false);
         }
+        // Its panic is one of this thread, too.
+        synchronises.join().expect("the thread that synchronises panicked");
+        self.interval(begin, &mut last, true);
     }
 
-    fn interval(
-        &mut self,
-        sync_ns: u64,
-        begin: Instant,
-        last: &mut (Instant, u64),
-        is_over: bool,
-    ) -> Result<(), Fault> {
-        let kept = self.progress.state().kept.clone();
-        let now = Instant::now();
+    fn interval(&mut self, begin: Instant, last: &mut (Instant, u64), is_over: bool) {
+        let (kept, sync_ns) = {
+            let mut state = self.progress.state();
+            let running_ns = state.sync_begin.map_or(0, ns_since);
+            (state.kept.clone(), std::mem::take(&mut state.sync_ns).max(running_ns))
+        };
+        let (now, from_s) = (Instant::now(), (last.0 - begin).as_secs_f64());
         let seconds = (now - last.0).as_secs_f64();
-        let mut waited_ns = self.progress.waited_ns.swap(0, Ordering::Relaxed);
+        let mut waited_ns = self.progress.waits.take_ns(monotonic_ns());
         let times_ns = self.times.both_ns().unwrap_or_default();
         let cpu_ns = times_ns.0.saturating_sub(self.times_ns.0);
         let delay_ns = times_ns.1.saturating_sub(self.times_ns.1);
@@ -297,54 +369,50 @@ impl Background {
             ..found
         };
         *last = (now, kept.bytes);
-        let line = serde_json::to_string(&interval).unwrap_or_default();
-        // It is for the reader alone: a full disk ends the run elsewhere.
-        let _ = writeln!(self.file, "{line}");
         if !is_over {
-            self.judge(&interval);
-            self.compare(&kept)?;
+            self.judge(&interval, from_s);
         }
-        Ok(())
+        let line = serde_json::to_string(&interval).unwrap_or_default();
+        // It is for the reader alone: a full disk ends the run elsewhere. A slow one may hold it.
+        let _ = writeln!(self.file, "{line}");
     }
 
-    /// Names a fall of what the disk takes, once.
-    fn judge(&mut self, interval: &Interval) {
+    /// Names a fall of what the disk takes, once. The first interval has both rates: if the second
+    /// is as low, rate and cause are those of the second.
+    fn judge(&mut self, interval: &Interval, from_s: f64) {
         let rates: Vec<f64> = self.before.iter().map(|one| one.written_bytes_per_s).collect();
         let usual = median(&rates).filter(|_| rates.len() > 1).unwrap_or(0.0);
         let left = interval.written_bytes_per_s / usual;
         let waits = interval.waits + interval.waits_for_cpu;
         let is_fall = left < FALL && waits > EXPLAINED * (1.0 - left);
-        if is_fall && !self.has_fallen {
-            let fall = DiskFall {
-                at_s: interval.at_s,
+        let is_second = is_fall && self.has_fallen;
+        if is_fall {
+            let mut fall = DiskFall {
+                at_s: from_s,
                 from_bytes_per_s: usual,
                 to_bytes_per_s: interval.written_bytes_per_s,
                 causes: self.evidence.causes(interval, self.before.back(), usual),
             };
             let mut state = self.progress.state();
-            if state.kept.falls.len() < MAX_FALLS {
-                state.kept.falls.push(fall);
+            let falls = &mut state.kept.falls;
+            if let Some(first) = falls.pop_if(|_| is_second) {
+                fall.at_s = first.at_s;
             }
+            if falls.len() < MAX_FALLS {
+                falls.push(fall);
+            }
+        }
+        if is_second {
             // The new rate is what the disk takes now.
             self.before.clear();
         }
-        // The interval of a fall is of both rates.
-        if !is_fall {
+        if is_second || !is_fall {
             self.before.push_back(interval.clone());
         }
         if self.before.len() > BEFORE {
             self.before.pop_front();
         }
-        self.has_fallen = is_fall;
-    }
-
-    /// Reads back a part of what is durable.
-    fn compare(&mut self, kept: &PathKept) -> Result<(), Fault> {
-        let Some(check) = &mut self.check else { return Ok(()) };
-        let most = kept.durable_blocks.min(kept.blocks / COMPARED);
-        let compared = check.until(most)?;
-        self.progress.state().kept.compared_blocks += compared;
-        Ok(())
+        self.has_fallen = is_fall && !is_second;
     }
 }
 
@@ -379,7 +447,7 @@ impl Evidence {
             let [busy_ms, writes_ms, writes] =
                 [0, 1, 2].map(|at| now[at].saturating_sub(before[at]));
             let each = (writes > 0).then(|| writes_ms as f64 / 1e3 / writes as f64);
-            (busy_ms as f64 / 1e3 / seconds, each)
+            (busy_ms as f64 / 1e3 / seconds, each, writes_ms as f64 / 1e3 / seconds)
         });
         self.before = times;
         let vmstat = self.files.text("proc/vmstat").unwrap_or_default();
@@ -390,8 +458,9 @@ impl Evidence {
             pages.unwrap_or(0) * page_bytes()
         };
         Interval {
-            device_busy: device.map(|(busy, _)| busy.min(1.0)),
-            device_write_s: device.and_then(|(_, each)| each),
+            device_busy: device.map(|(busy, ..)| busy.min(1.0)),
+            device_write_s: device.and_then(|(_, each, _)| each),
+            device_queue: device.map_or(0.0, |(.., queue)| queue),
             dirty_bytes: pages("nr_dirty") + pages("nr_writeback"),
             dirty_limit_bytes: pages("nr_dirty_threshold"),
             free_bytes: free_bytes(file).unwrap_or(u64::MAX),
@@ -403,7 +472,7 @@ impl Evidence {
     fn causes(&self, interval: &Interval, before: Option<&Interval>, usual: f64) -> Vec<DiskCause> {
         let &Interval { free_bytes, dirty_bytes, sync_s, .. } = interval;
         let left_s = free_bytes as f64 / interval.written_bytes_per_s.max(1.0);
-        if left_s < 1.0 {
+        if free_bytes == 0 || left_s < 1.0 {
             return vec![DiskCause::Full { free_bytes }];
         }
         if interval.waits_for_cpu > interval.waits {
@@ -417,18 +486,21 @@ impl Evidence {
         if dirty_bytes as f64 > 0.7 * interval.dirty_limit_bytes.max(1) as f64 {
             causes.push(DiskCause::WriteBack { dirty_bytes });
         }
+        let share = interval.device_busy;
+        let is_busy = share > Some(0.8) || interval.device_queue >= 1.0;
         let writes = interval.device_write_s.zip(before.and_then(|one| one.device_write_s));
-        match (interval.device_busy, writes) {
-            (Some(0.8..), Some((write_s, before_s))) if write_s > 1.5 * before_s => {
+        match (share, writes) {
+            (_, Some((write_s, before_s))) if is_busy && write_s > 1.5 * before_s => {
                 causes.push(DiskCause::SlowDevice { write_s, before_s });
             }
+            (Some(_), _) if interval.device_write_s.is_none() => causes.push(DiskCause::NoWrite),
             (Some(share @ 0.8..), _) => causes.push(DiskCause::BusyDevice { share }),
             _ => {}
         }
         if sync_s > 0.5 {
             causes.push(DiskCause::SlowSync { sync_s });
         }
-        if let (true, Some(share @ ..0.5)) = (causes.is_empty(), interval.device_busy) {
+        if let (true, Some(share @ ..0.5)) = (causes.is_empty() && !is_busy, share) {
             causes.push(DiskCause::IdleDevice { share });
         }
         causes
@@ -499,6 +571,44 @@ mod tests {
         for (number, blocks) in [(0, 7), (1, 2)] {
             let found = std::fs::read(progress.path(0, number)).unwrap();
             assert_eq!(found, run.streams[0].header(blocks));
+        }
+    }
+
+    #[test]
+    fn a_wait_counts_in_every_interval_that_it_lasts() {
+        let waits = Waits::default();
+        waits.begin(100);
+        assert_eq!([waits.take_ns(130), waits.take_ns(150)], [30, 20]);
+        waits.end(170);
+        waits.begin(180);
+        waits.end(185);
+        assert_eq!([waits.take_ns(200), waits.take_ns(300)], [25, 0]);
+    }
+
+    #[test]
+    fn a_device_with_long_writes_is_not_called_idle() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("sys/dev/block/254:0");
+        std::fs::create_dir_all(&place).unwrap();
+        let file = File::create(root.path().join("f")).unwrap();
+        let files = Files::below(root.path());
+        let mut evidence = Evidence { files, device: Some("254:0".to_owned()), before: None };
+        let mut before = None;
+        // Writes, their time, and the time with requests, in ms.
+        for ([writes, ms, busy_ms], wanted) in [
+            ([100, 100, 100], DiskCause::NoWrite),
+            ([200, 200, 200], DiskCause::IdleDevice { share: 0.1 }),
+            ([200, 200, 200], DiskCause::NoWrite),
+            ([210, 6200, 800], DiskCause::SlowDevice { write_s: 0.6, before_s: 1e-3 }),
+            ([300, 6290, 1700], DiskCause::BusyDevice { share: 0.9 }),
+        ] {
+            let text = format!("0 0 0 0 {writes} 0 0 {ms} 0 {busy_ms} 0");
+            std::fs::write(place.join("stat"), text).unwrap();
+            let interval = Interval { free_bytes: u64::MAX, ..evidence.now(1.0, &file) };
+            let causes = evidence.causes(&interval, before.as_ref(), 1e6);
+            assert!(before.is_none() || causes == [wanted], "{causes:?}");
+            before.get_or_insert(interval);
+            before.as_mut().unwrap().device_write_s = Some(1e-3);
         }
     }
 

@@ -282,7 +282,11 @@ impl KeptWriter {
         open.blocks += 1;
         let file = open.file.clone();
         let begin_ns = monotonic_ns();
-        let is_held = self.free.is_empty();
+        // A copy into the page cache waits within the write.
+        let waits = self.free.is_empty() || self.queue.depth() == 1;
+        if waits {
+            self.progress.waits().begin(begin_ns);
+        }
         while self.free.is_empty() {
             self.retire(true)?;
         }
@@ -292,8 +296,8 @@ impl KeptWriter {
         let offset = block.offset;
         let started = self.queue.start(DiskWrite { file, buffer: spare, bytes, offset });
         started.map_err(|error| self.refused(&error))?;
-        if is_held || self.queue.depth() == 1 {
-            self.progress.waited(monotonic_ns() - begin_ns);
+        if waits {
+            self.progress.waits().end(monotonic_ns());
         }
         let is_alone = begin_ns > self.taken_ns + ALONE_NS;
         while self.retire(is_alone)? {}

@@ -1,5 +1,7 @@
 //! Account of the blocks that a sink took.
 
+use std::sync::atomic::Ordering;
+
 use daqmeter_harness::Fault;
 use daqmeter_record::path::PathRun;
 use daqmeter_stats::LogHistogram;
@@ -90,6 +92,7 @@ impl IntoSink {
     }
 
     pub(crate) fn end(&mut self, ran: Result<(), Fault>, shared: &Shared) -> Result<(), Fault> {
+        shared.is_confirming.store(true, Ordering::Relaxed);
         match (ran.and_then(|()| self.sink.confirm()), self.sink.missing(false)) {
             (Ok(confirmed), _) => self.close(&confirmed, shared),
             (Err(fault), unconfirmed) => {

@@ -98,6 +98,8 @@ pub(crate) type Sums = Vec<Vec<u64>>;
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
+    /// True while a sink makes sure of what it took.
+    pub(crate) is_confirming: AtomicBool,
     /// Time at which the threads were released; `None` if they do not run. They wait for it.
     pub(crate) begin_ns: OnceLock<Option<u64>>,
     /// Set once all are done: the CPU time of an ended thread cannot be read.

@@ -65,7 +65,7 @@ pub(crate) struct Facts {
     pub(crate) limit: Option<LimitSpec>,
     /// Link of an emulated crate that a source's blocks cross.
     pub(crate) uplink: Option<PathLink>,
-    /// Seconds for which a source may wait at its end.
+    /// Seconds for which a source, or a sink that confirms, may wait at its end.
     pub(crate) last_wait_s: f64,
     /// True if bytes leave this program for a stage, so that it has a thread at each end.
     pub(crate) has_two_ends: bool,

@@ -80,6 +80,7 @@ fn disk_cause(cause: &DiskCause) -> String {
             let (now, before) = (time(write_s), time(before_s));
             format!("the device was busy and took {now} for a write, {before} before")
         }
+        DiskCause::NoWrite => "the device ended no write".to_owned(),
         DiskCause::BusyDevice { share } => {
             format!("the device was busy for {} % of the time", percent(share))
         }
