@@ -5,22 +5,23 @@
 use std::net::SocketAddr;
 
 use daqmeter_etherbone::decode::Decoder;
-use daqmeter_wire::capture::{Capture, Datagram, HEAD_BYTES, PACKET_HEAD_BYTES};
+use daqmeter_wire::capture::{Capture, Datagram};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut decoder = Decoder::default();
-    if let Some((head, mut rest)) = bytes.split_first_chunk::<HEAD_BYTES>()
-        && let Ok(capture) = Capture::parse(head)
+    let (mut capture, mut rest) = (Capture::default(), bytes);
+    while let Some((head, after)) = rest.split_first_chunk()
+        && let Ok(bytes) = capture.body_bytes(head)
+        && let Some((_, later)) = after.split_at_checked(bytes)
+        && let Ok(packet) = capture.packet(&rest[..rest.len() - later.len()])
     {
-        while let Some((head, after)) = rest.split_first_chunk::<PACKET_HEAD_BYTES>()
-            && let Ok((time_ns, bytes)) = capture.packet(head)
-            && let Some((packet, later)) = after.split_at_checked(bytes)
+        if let Some(packet) = packet
+            && let Some(datagram) = packet.datagram()
         {
-            let datagram = capture.datagram(packet);
-            let _ = datagram.map(|datagram| decoder.datagram(time_ns, &datagram));
-            rest = later;
+            let _ = decoder.datagram(packet.time_ns, &datagram);
         }
+        rest = later;
     }
     // Datagrams of the two ends, each after its direction and its length.
     let ends: [SocketAddr; 2] = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];

@@ -10,7 +10,7 @@ use clap::Args;
 use daqmeter_etherbone::decode::{DecodedCycle, DecodedOp, Decoder};
 use daqmeter_record::units::significant;
 use daqmeter_stats::{quantile, sorted};
-use daqmeter_wire::capture::{Capture, HEAD_BYTES, PACKET_HEAD_BYTES};
+use daqmeter_wire::capture::{Capture, HEAD_BYTES, Packet};
 use daqmeter_wire::etherbone::cycle::Space;
 
 use crate::output::{Ended, Failure, emit, json_rows, tell};
@@ -19,8 +19,8 @@ use crate::output::{Ended, Failure, emit, json_rows, tell};
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../../help/eb-decode.txt"))]
 pub(crate) struct Arguments {
-    /// Capture in the format pcap, - for standard input
-    #[arg(value_name = "FILE.pcap")]
+    /// Capture in the format pcap or pcapng, - for standard input
+    #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print JSON lines with time, client, slave, round_trip_us, operation, address, value, device
     #[arg(long)]
@@ -65,20 +65,18 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         true => Box::new(io::stdin().lock()),
         false => Box::new(BufReader::new(File::open(file).map_err(|error| failed(&error))?)),
     };
-    let mut head = [0; HEAD_BYTES];
-    input.read_exact(&mut head).map_err(|error| failed(&error))?;
-    let capture = Capture::parse(&head).map_err(|error| failed(&error))?;
-    let (mut decoder, mut packet) = (Decoder::default(), Vec::new());
+    let (mut capture, mut whole) = (Capture::default(), Vec::new());
+    let mut decoder = Decoder::default();
     let (mut cycles, mut others, mut trips_us, mut is_open) = (0, 0, Vec::new(), true);
     while is_open {
         is_open = !input.fill_buf().map_err(|error| failed(&error))?.is_empty();
-        match if is_open { next(&mut input, &capture, &mut packet) } else { Ok(0) } {
-            Ok(time_ns) if is_open => {
-                let datagram = capture.datagram(&packet);
-                let is_ours = datagram.is_some_and(|it| decoder.datagram(time_ns, &it).is_ok());
-                others += u64::from(!is_ours);
+        match if is_open { next(&mut input, &mut capture, &mut whole) } else { Ok(None) } {
+            Ok(Some(packet)) => {
+                let decoded = packet.datagram().map(|it| decoder.datagram(packet.time_ns, &it));
+                others += u64::from(!matches!(decoded, Some(Ok(()))));
             }
-            Ok(_) => decoder.finish(),
+            Ok(None) if is_open => {}
+            Ok(None) => decoder.finish(),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 tell(&format!("daqmeter: warning: {shown} ends inside a packet"));
             }
@@ -102,12 +100,18 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a packet and returns its time.
-fn next(input: &mut impl Read, capture: &Capture, packet: &mut Vec<u8>) -> io::Result<u64> {
-    let mut head = [0; PACKET_HEAD_BYTES];
+/// Reads a head and its body, and returns the packet in them.
+fn next<'a>(
+    input: &mut impl Read,
+    capture: &mut Capture,
+    whole: &'a mut Vec<u8>,
+) -> io::Result<Option<Packet<'a>>> {
+    let mut head = [0; HEAD_BYTES];
     input.read_exact(&mut head)?;
-    let (time_ns, bytes) = capture.packet(&head).map_err(io::Error::other)?;
-    packet.resize(bytes, 0);
-    input.read_exact(packet)?;
-    Ok(time_ns)
+    let bytes = capture.body_bytes(&head).map_err(io::Error::other)?;
+    whole.clear();
+    whole.extend(head);
+    whole.resize(HEAD_BYTES + bytes, 0);
+    input.read_exact(&mut whole[HEAD_BYTES..])?;
+    capture.packet(whole).map_err(io::Error::other)
 }

@@ -120,6 +120,23 @@ fn a_capture_is_shown_by_operation_with_the_round_trip_of_each_cycle() {
     );
 }
 
+/// Wireshark's dumpcap captured reads and writes on all interfaces (cooked) and on one (Ethernet);
+/// its mergecap made one pcapng of both.
+#[test]
+fn a_pcapng_of_wireshark_shows_what_its_captures_show() {
+    let folder = Folder::new();
+    let file = |name: &str| std::fs::read(format!("tests/data/{name}")).unwrap();
+    for name in ["both.pcapng", "any.pcap", "lo.pcap"] {
+        folder.write(name, file(name));
+    }
+    folder.write("twice.pcapng", file("both.pcapng").repeat(2));
+    let [any, lo, both, twice] = ["any.pcap", "lo.pcap", "both.pcapng", "twice.pcapng"]
+        .map(|name| folder.done(&format!("eb decode {name}")));
+    assert_eq!([any.lines().count(), lo.lines().count()], [3, 3]);
+    assert_eq!(both, any + &lo);
+    assert_eq!(twice, both.repeat(2));
+}
+
 /// Memory of a device, as the C library's eb-snoop serves it.
 struct Memory {
     address: String,
