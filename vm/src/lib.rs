@@ -5,6 +5,7 @@
 mod boot;
 mod copy;
 mod debian;
+mod faults;
 mod files;
 mod hosts;
 mod mesh;
@@ -44,6 +45,7 @@ pub fn boot(name: &str, only: &str) -> Result<()> {
         ("copy-vm", _) => copy::boot(only),
         ("pmu-vm", _) => mesh::boot(only),
         ("topology-vm", _) => copy::topologies(),
+        ("faults-vm", _) => faults::boot(),
         ("peers", _) => hosts::peers(),
         ("readout", _) => hosts::readout(),
         ("paths", _) => hosts::paths(),

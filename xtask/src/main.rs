@@ -32,6 +32,7 @@ cargo xtask copy-vm [NAME]  the kernel modules under Debian's kernels in QEMU; m
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
+cargo xtask faults-vm       a disk that becomes slower, a network that loses packets, in QEMU
 cargo xtask topology-vm     a short survey on a machine of several sockets, threads, NUMA nodes, in QEMU
 
 Parts of CI's steps:
@@ -61,9 +62,10 @@ fn main() -> ExitCode {
         ["readme"] => readme::run(),
         ["page", path] => page::check(path.as_ref()),
         ["links", folder] => links::check(folder.as_ref()),
-        [name @ ("copy-vm" | "pmu-vm" | "topology-vm" | "peers" | "readout" | "paths")] => {
-            daqmeter_vm::run(name, "")
-        }
+        [
+            name @ ("copy-vm" | "pmu-vm" | "topology-vm" | "faults-vm" | "peers" | "readout"
+            | "paths"),
+        ] => daqmeter_vm::run(name, ""),
         [name @ ("copy-vm" | "pmu-vm"), only] => daqmeter_vm::run(name, only),
         _ => {
             eprintln!("{USAGE}");
