@@ -121,12 +121,12 @@ fn a_capture_is_shown_by_operation_with_the_round_trip_of_each_cycle() {
 }
 
 /// Wireshark's dumpcap captured reads and writes on all interfaces (cooked) and on one (Ethernet);
-/// its mergecap made one pcapng of both.
+/// its mergecap made one pcapng of both. Scapy wrote the one with tags of a virtual LAN.
 #[test]
 fn a_pcapng_of_wireshark_shows_what_its_captures_show() {
     let folder = Folder::new();
     let file = |name: &str| std::fs::read(format!("tests/data/{name}")).unwrap();
-    for name in ["both.pcapng", "any.pcap", "lo.pcap"] {
+    for name in ["both.pcapng", "any.pcap", "lo.pcap", "vlan.pcapng"] {
         folder.write(name, file(name));
     }
     folder.write("twice.pcapng", file("both.pcapng").repeat(2));
@@ -135,6 +135,8 @@ fn a_pcapng_of_wireshark_shows_what_its_captures_show() {
     assert_eq!([any.lines().count(), lo.lines().count()], [3, 3]);
     assert_eq!(both, any + &lo);
     assert_eq!(twice, both.repeat(2));
+    let read = "1.500000000  10.0.0.1:4711  10.0.0.2:60368  89.000  read  0x10000/4  00000007\n";
+    assert_eq!(folder.done("eb decode vlan.pcapng"), read);
 }
 
 /// Memory of a device, as the C library's eb-snoop serves it.
