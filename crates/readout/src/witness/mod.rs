@@ -36,7 +36,7 @@ pub(crate) struct Moment {
 }
 
 /// Run of blocks and events whose counters go on by one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
     begin: Moment,
     /// Moments soon after the begin, and at the last whole block, with the events up to them.
@@ -50,6 +50,8 @@ pub(crate) struct Segment {
     /// Number of its first event; `None` if no event came.
     first: Option<u64>,
     events: u64,
+    /// Events of a block that began before it.
+    partial: u64,
     /// True if only the other streams say that something is missing before it.
     is_unusual: bool,
     /// Resets of the trigger counter up to its begin and its end.
@@ -131,14 +133,10 @@ impl Track {
 
     #[inline]
     fn pass(&mut self, moment: Moment) {
-        let before = (self.now, self.open.events);
         let open = &mut self.open;
-        match open.blocks + open.events {
-            0 => (open.begin, open.end) = (moment, (moment, 0)),
-            _ => (open.end, open.whole) = (before, open.blocks),
-        }
-        if open.blocks == SETTLED_BLOCKS {
-            open.settled = Some(before);
+        (open.end, open.whole) = ((self.now, open.events), open.blocks);
+        if open.blocks <= SETTLED_BLOCKS {
+            open.settle(moment);
         }
         open.blocks += 1;
         if self.wrap == BLOCK_WRAP {
@@ -181,7 +179,11 @@ impl Track {
 
     fn begin(&mut self, number: u64, resets: u8) {
         if self.open.first.is_none() {
-            (self.open.first, self.open.resets) = (Some(number), [resets; 2]);
+            // Damaged chunks before it hold their places.
+            let damaged = self.odd[0].into();
+            let first = number.wrapping_sub(damaged) & (self.wrap - 1);
+            (self.open.first, self.open.resets) = (Some(first), [resets; 2]);
+            self.open.events += damaged;
         }
         (self.next, self.odd) = (number, [0; 2]);
         self.advance(1);
@@ -246,6 +248,17 @@ impl Track {
 }
 
 impl Segment {
+    /// Takes one of its first blocks.
+    #[cold]
+    fn settle(&mut self, moment: Moment) {
+        match (self.blocks, self.events) {
+            (0, 0) => (self.begin, self.end) = (moment, (moment, 0)),
+            (0, events) => self.partial = events,
+            (SETTLED_BLOCKS, _) => self.settled = Some(self.end),
+            _ => {}
+        }
+    }
+
     fn close(&mut self, now: Moment, with_block: bool) {
         if with_block {
             (self.end, self.whole) = ((now, self.events), self.blocks);

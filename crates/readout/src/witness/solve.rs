@@ -8,6 +8,8 @@
 //! 3. What a stream has less than the others of its link was missing at its begin or its end, or
 //!    was never sent.
 
+use std::ops::Range;
+
 use super::{BLOCK_WRAP, Moment, SETTLED_BLOCKS, Segment, Track};
 
 /// Segments beside the chain in a row, at most.
@@ -77,9 +79,24 @@ pub(crate) struct Judged {
     pub(crate) total: u64,
 }
 
+/// Segment beside the chain, and the link that it fills.
+struct Beside {
+    one: usize,
+    hole: Option<usize>,
+    /// Events between it and the first of the chain, if it is the begin of the stream and came late.
+    begin: Option<u64>,
+    /// True if it came in its place: only its numbers are wrong.
+    is_wrong: bool,
+}
+
 struct History {
     all: Vec<Segment>,
+    /// Where they begin in the data.
+    begins: Vec<Moment>,
     places: Vec<usize>,
+    beside: Vec<Beside>,
+    /// Events and blocks beside the chain that fill each link of it.
+    filled: Vec<[u64; 2]>,
     wrap: u64,
     /// Events of a block, and how far that may be wrong.
     rate: [f64; 2],
@@ -90,22 +107,190 @@ struct History {
 impl History {
     fn of(track: &Track) -> History {
         let (all, wrap) = (track.all(), track.wrap);
-        let places = cheapest(&all, wrap);
         let longest = all.iter().max_by_key(|segment| segment.whole);
         let rate = longest.filter(|segment| segment.whole > 0).map_or([1.0, 1.0], |segment| {
-            // Its first block may have begun before it.
-            let before = segment.settled.filter(|_| segment.whole > SETTLED_BLOCKS);
-            let [events, whole] = match before {
-                Some((_, before)) => [segment.end.1 - before, segment.whole - SETTLED_BLOCKS],
-                None => [segment.end.1, segment.whole],
-            };
+            let (events, whole) = (segment.end.1.saturating_sub(segment.partial), segment.whole);
             [events as f64 / whole as f64, TORN as f64 / whole as f64]
         });
-        History { all, places, wrap, rate, last: track.now.place }
+        let begins = all.iter().map(|segment| segment.begin).collect();
+        let places = Vec::new();
+        let (beside, filled) = (Vec::new(), Vec::new());
+        let mut history =
+            History { all, begins, places, beside, filled, wrap, rate, last: track.now.place };
+        history.places = history.cheapest();
+        history.assign();
+        history.straighten();
+        history
+    }
+
+    /// Finds the links that the segments beside the chain fill: the nearest whose missing numbers
+    /// they have, or that at their place if as many are missing there.
+    fn assign(&mut self) {
+        self.filled = vec![[0, 0]; self.places.len()];
+        let all = (0..self.all.len()).filter(|one| self.places.binary_search(one).is_err());
+        let fitting = |one: usize| {
+            let around = self.places.partition_point(|place| *place < one);
+            let links = self
+                .links()
+                .enumerate()
+                .take(around + REACH)
+                .skip(around.saturating_sub(4 * REACH));
+            let links = links.filter(|(_, link)| self.fits(one, *link));
+            let nearest = links.map(|(hole, (from, _))| (from.abs_diff(one), hole)).min();
+            let begin = self.torn_before_first(one);
+            let hole = nearest.filter(|_| begin.is_none()).map(|(_, hole)| hole);
+            Beside { one, hole, begin, is_wrong: false }
+        };
+        let mut beside: Vec<Beside> = all.map(fitting).collect();
+        for is_wrong in [false, true] {
+            for at in beside.iter_mut().filter(|at| at.hole.is_none() == is_wrong) {
+                let own = &self.all[at.one];
+                if is_wrong && at.begin.is_none() {
+                    let before =
+                        self.places.partition_point(|place| *place < at.one).checked_sub(1);
+                    at.hole = before.filter(|link| self.holds_place_of(own, *link));
+                    at.is_wrong = at.hole.is_some();
+                }
+                if let Some(hole) = at.hole {
+                    let [events, blocks] = self.filled[hole];
+                    self.filled[hole] = [events + own.events, blocks + own.blocks];
+                }
+            }
+        }
+        self.beside = beside;
+    }
+
+    fn torn_before_first(&self, one: usize) -> Option<u64> {
+        match self.all[one].to(&self.all[self.places[0]], self.wrap) {
+            [Some(0), Some(torn @ 0..=TORN)] => Some(torn),
+            _ => None,
+        }
+    }
+
+    /// Events beside the chain that came between two places and fill other links than this one.
+    fn filling_others(&self, link: usize, places: Range<u64>) -> u64 {
+        let others = self.beside.iter().filter(|at| at.hole.is_some_and(|hole| hole != link));
+        let came = others.filter(|at| places.contains(&self.begins[at.one].place));
+        came.map(|at| self.all[at.one].events).sum()
+    }
+
+    /// True if the numbers go on from a segment to another, and segments beside the chain lie
+    /// between them.
+    fn is_joined(&self, (from, to): (usize, usize)) -> bool {
+        let [blocks, events] = self.all[from].to(&self.all[to], self.wrap);
+        to > from + 1 && blocks.unwrap_or(0) == 0 && events.is_some_and(|events| events <= TORN)
+    }
+
+    /// Moves short segments to the long ones that they join: blocks that changed places came at
+    /// the time of each other.
+    fn straighten(&mut self) {
+        let is_short = |segment: &Segment| segment.blocks <= SETTLED_BLOCKS;
+        let joined: Vec<(usize, usize)> =
+            self.links().filter(|link| self.is_joined(*link)).collect();
+        for link in joined.iter().rev() {
+            let [from, to] = [self.all[link.0], self.all[link.1]];
+            let (begin, settled) = (to.begin, to.settled.unwrap_or(to.end));
+            let moved = Segment {
+                begin,
+                end: (begin, 0),
+                settled: Some((settled.0, settled.1 + from.events)),
+                ..from
+            };
+            if is_short(&from) {
+                self.all[link.0] = moved;
+            }
+        }
+        for link in joined {
+            let [from, to] = [self.all[link.0], self.all[link.1]];
+            let (end, settled) = ((from.end.0, 0), Some((from.end.0, to.events)));
+            if is_short(&to) && !is_short(&from) {
+                self.all[link.1] = Segment { begin: end.0, end, settled, ..to };
+            }
+        }
     }
 
     fn links(&self) -> impl Iterator<Item = (usize, usize)> {
         self.places.windows(2).map(|pair| (pair[0], pair[1]))
+    }
+
+    /// Returns the segments that follow each other at the lowest cost.
+    fn cheapest(&self) -> Vec<usize> {
+        let all = &self.all;
+        let beside =
+            |segment: &Segment| BESIDE + segment.blocks.max(segment.events / 32).min(MAX_BESIDE);
+        let mut best: Vec<(u64, usize)> = vec![(0, 0)];
+        for to in 1..all.len() {
+            let mut between = 0;
+            let mut cheapest = (u64::MAX, 0);
+            for from in (to.saturating_sub(REACH)..to).rev() {
+                let cost = best[from].0 + between + self.step_cost(&all[from], &all[to]);
+                if cost < cheapest.0 {
+                    cheapest = (cost, from);
+                }
+                between += beside(&all[from]);
+            }
+            if to == 1 && all.len() > 2 && self.fits(0, (1, 2)) {
+                cheapest = cheapest.min((beside(&all[0]), 1));
+            }
+            best.push(cheapest);
+        }
+        let chain = |mut at: usize| {
+            let mut places = vec![at];
+            while best[at].1 < at {
+                at = best[at].1;
+                places.push(at);
+            }
+            places.reverse();
+            places
+        };
+        let last = all.len().saturating_sub(1);
+        if last > 0 && best[last - 1].0 + beside(&all[last]) < best[last].0 {
+            // Nothing returns behind it, so it must fill a hole.
+            let shorter = chain(last - 1);
+            if shorter.windows(2).any(|pair| self.fits(last, (pair[0], pair[1]))) {
+                return shorter;
+            }
+        }
+        if all.is_empty() { Vec::new() } else { chain(last) }
+    }
+
+    /// True if the numbers of a segment are among those that are missing between two others.
+    fn fits(&self, one: usize, (from, to): (usize, usize)) -> bool {
+        let [one, from, to] = [one, from, to].map(|at| &self.all[at]);
+        let (gap, before, behind) =
+            (from.to(to, self.wrap), from.to(one, self.wrap), one.to(to, self.wrap));
+        let is_within = |at: usize, length: u64| {
+            let pair = gap[at].zip(before[at]);
+            pair.is_none_or(|(gap, place)| gap > 0 && place + length <= gap)
+        };
+        if gap[0].is_none_or(|gap| gap == 0) {
+            return is_within(1, one.events);
+        }
+        let agrees = |[blocks, events]: [Option<u64>; 2]| {
+            blocks.zip(events).is_none_or(|(blocks, events)| self.may_agree(blocks, events))
+        };
+        is_within(0, one.blocks) && (is_within(1, one.events) || agrees(before) || agrees(behind))
+    }
+
+    /// True if this many events, or some turns of their counter more, are those of whole blocks.
+    fn may_agree(&self, rest: u64, events: u64) -> bool {
+        const TURNS: u64 = 16;
+        let turns = 0..if self.wrap > MAX_FALL { 1 } else { TURNS };
+        turns.into_iter().any(|turn| self.agrees(rest, events + turn * self.wrap))
+    }
+
+    fn step_cost(&self, from: &Segment, to: &Segment) -> u64 {
+        let [blocks, events] = from.to(to, self.wrap);
+        match (blocks.unwrap_or(0), events) {
+            (0, None) => 0,
+            (0, Some(events)) if events <= TORN => events.min(1),
+            // Blocks are missing, and no events: their numbers are wrong.
+            (1.., Some(events)) if events <= TORN && self.wrap > BLOCK_WRAP => ODD_JUMP,
+            (_, None) => JUMP,
+            (0, Some(events)) if events > self.wrap / 2 => ODD_JUMP,
+            (rest, Some(events)) if self.may_agree(rest, events) => JUMP,
+            _ => ODD_JUMP,
+        }
     }
 
     /// Places at which the block before the first and the one behind the last would have come.
@@ -114,6 +299,19 @@ impl History {
         let blocks: u64 = self.all.iter().map(|segment| segment.blocks).sum();
         let step = self.last.saturating_sub(first) / blocks.max(1) + 1;
         [first.saturating_sub(step), self.last + step]
+    }
+
+    /// Events that are missing by its numbers between two moments.
+    fn missing_between(&self, from: Moment, to: Moment) -> u64 {
+        let first = self.places.partition_point(|at| self.begins[*at].place < from.place).max(1);
+        let links = self.places.windows(2).skip(first - 1).map(|pair| [pair[0], pair[1]]);
+        let links = links.take_while(|[_, at]| self.begins[*at].place < to.place);
+        let gaps = links.filter_map(|link| {
+            let [from, to] = link.map(|at| &self.all[at]);
+            let goes_on = self.wrap > MAX_L1ID || from.resets[1] == to.resets[0];
+            from.to(to, self.wrap)[1].filter(|_| goes_on)
+        });
+        gaps.sum()
     }
 
     /// Whole blocks of its longest segment, and their distance.
@@ -151,9 +349,11 @@ impl History {
             return false;
         };
         let [blocks, events] = self.all[from].to(&self.all[to], self.wrap);
-        let blocks = blocks.unwrap_or(0);
+        let [filled_events, filled_blocks] = self.filled[link];
+        let blocks = blocks.unwrap_or(0).saturating_sub(filled_blocks);
         let own = segment.events..=segment.events + TORN;
-        (blocks == segment.blocks || blocks == 0) && events.is_some_and(|gap| own.contains(&gap))
+        (blocks == segment.blocks || blocks == 0)
+            && events.is_some_and(|gap| own.contains(&gap.saturating_sub(filled_events)))
     }
 
     /// True if this many events are those of whole blocks: of one size, with this rest of their
@@ -178,70 +378,6 @@ impl History {
 
 fn is_next(from: &Segment, to: &Segment, wrap: u64) -> bool {
     from.to(to, wrap).iter().all(|gap| gap.is_none_or(|gap| gap == 0))
-}
-
-/// Returns the segments that follow each other at the lowest cost.
-fn cheapest(all: &[Segment], wrap: u64) -> Vec<usize> {
-    let beside =
-        |segment: &Segment| BESIDE + segment.blocks.max(segment.events / 32).min(MAX_BESIDE);
-    let mut best: Vec<(u64, usize)> = vec![(0, 0)];
-    for to in 1..all.len() {
-        let mut between = 0;
-        let mut cheapest = (u64::MAX, 0);
-        for from in (to.saturating_sub(REACH)..to).rev() {
-            let cost = best[from].0 + between + step_cost(&all[from], &all[to], wrap);
-            cheapest = cheapest.min((cost, from));
-            between += beside(&all[from]);
-        }
-        if to == 1 && all.len() > 2 && fits(&all[0], &all[1], &all[2], wrap) {
-            cheapest = cheapest.min((beside(&all[0]), 1));
-        }
-        best.push(cheapest);
-    }
-    let chain = |mut at: usize| {
-        let mut places = vec![at];
-        while best[at].1 < at {
-            at = best[at].1;
-            places.push(at);
-        }
-        places.reverse();
-        places
-    };
-    let last = all.len().saturating_sub(1);
-    if last > 0 && best[last - 1].0 + beside(&all[last]) < best[last].0 {
-        // Nothing returns behind it, so it must fill a hole.
-        let shorter = chain(last - 1);
-        let fills = |pair: &[usize]| fits(&all[last], &all[pair[0]], &all[pair[1]], wrap);
-        if shorter.windows(2).any(fills) {
-            return shorter;
-        }
-    }
-    if all.is_empty() { Vec::new() } else { chain(last) }
-}
-
-fn step_cost(from: &Segment, to: &Segment, wrap: u64) -> u64 {
-    let [blocks, events] = from.to(to, wrap);
-    match (blocks.unwrap_or(0), events) {
-        (0, None) => 0,
-        (0, Some(events)) if events <= TORN => events.min(1),
-        // Blocks are missing, and no events: their numbers are wrong.
-        (1.., Some(events)) if events <= TORN && wrap > BLOCK_WRAP => ODD_JUMP,
-        (0..=16, None) => JUMP,
-        (0, Some(events)) if events > wrap / 2 => ODD_JUMP,
-        (0..=16, Some(_)) => JUMP,
-        _ => ODD_JUMP,
-    }
-}
-
-/// True if the numbers of a segment are among those that are missing between two others.
-fn fits(one: &Segment, from: &Segment, to: &Segment, wrap: u64) -> bool {
-    let (gap, place) = (from.to(to, wrap), from.to(one, wrap));
-    let within = |at: usize, length: u64| {
-        let pair = gap[at].zip(place[at]);
-        pair.is_none_or(|(gap, place)| gap > 0 && place + length <= gap)
-    };
-    let has_blocks = gap[0].is_some_and(|gap| gap > 0);
-    (!has_blocks || within(0, one.blocks)) && within(1, one.events)
 }
 
 struct Hole {
@@ -289,7 +425,8 @@ impl Presence {
 
     /// Events of a stream between two moments: the mean of those that were whole.
     fn mean(&self, from: Moment, to: Moment) -> f64 {
-        let (chunks, length) = (to.chunks - from.chunks, to.place - from.place);
+        let chunks = to.chunks.saturating_sub(from.chunks);
+        let length = to.place.saturating_sub(from.place);
         let shares = self.up_to(to.place) - self.up_to(from.place);
         chunks as f64 / length.max(1) as f64 * shares
     }
@@ -338,29 +475,16 @@ impl Field<'_> {
             return judged;
         };
         judged.is_clean = first.sequence.is_none_or(|first| first == 0);
-        // Events and blocks beside the chain that fill each link of it.
-        let mut filled = vec![[0, 0]; chain.places.len()];
         let mut total = 0;
-        for one in (0..all.len()).filter(|one| chain.places.binary_search(one).is_err()) {
-            let segment = &all[one];
-            let before = chain.places.partition_point(|place| *place < one).checked_sub(1);
-            let is_in_place = before.is_some_and(|at| chain.holds_place_of(segment, at));
-            let fits = |(from, to)| fits(segment, &all[from], &all[to], chain.wrap);
-            let hole = match is_in_place {
-                true => before,
-                false => chain.links().position(fits),
-            };
-            let to_first = segment.to(first, chain.wrap);
-            if let Some(hole) = hole {
-                filled[hole] = [filled[hole][0] + segment.events, filled[hole][1] + segment.blocks];
-            } else if let [Some(0), Some(torn @ 0..=TORN)] = to_first {
-                // The begin of the stream came late.
+        for Beside { one, hole, begin, is_wrong } in &chain.beside {
+            let segment = &all[*one];
+            if let Some(torn) = *begin {
                 judged.is_clean = segment.sequence == Some(0);
                 total += segment.events + torn;
                 let gap = Gap { missing: torn, ..Gap::at(segment.begin, segment.events) };
                 judged.gaps.extend((torn > 0).then_some(gap));
             }
-            match is_in_place {
+            match is_wrong {
                 true => judged.wrong.push(segment.begin),
                 // Else a block that names another E-link, or nothing.
                 false if segment.events > 0 || hole.is_some() => {
@@ -371,9 +495,9 @@ impl Field<'_> {
         }
         for (link, (from, to)) in chain.links().enumerate() {
             total += all[from].events;
-            let gap = self.gap(at, &all[from], &all[to], filled[link]);
+            let gap = self.gap(at, link, (from, to));
             let gap = gap.map(|gap| chain.without_glue(&all[from], Gap { from: total, ..gap }));
-            total = gap.map_or(total, |gap| gap.from + gap.missing) + filled[link][0];
+            total = gap.map_or(total, |gap| gap.from + gap.missing) + chain.filled[link][0];
             judged.gaps.extend(gap);
         }
         judged.total = total + chain.places.last().map_or(0, |last| all[*last].events);
@@ -382,19 +506,27 @@ impl Field<'_> {
 
     /// Returns what is missing between two segments, less the events and blocks that came
     /// elsewhere.
-    fn gap(&self, at: usize, from: &Segment, to: &Segment, filled: [u64; 2]) -> Option<Gap> {
+    fn gap(&self, at: usize, nth: usize, link: (usize, usize)) -> Option<Gap> {
         let chain = &self.chains[at];
+        let filled = chain.filled[nth];
+        let [from, to] = [&chain.all[link.0], &chain.all[link.1]];
         let [blocks, events] = from.to(to, chain.wrap);
         let has_jumped = blocks.is_some_and(|blocks| blocks > 0);
         let blocks = blocks.unwrap_or(0);
         let came = to.settled.unwrap_or(to.end);
-        let bounds = self.lost(at, from, (came.0, came.1 + filled[0]), Some(to.begin.place));
+        let bounds = match chain.is_joined(link) {
+            true => [0.0, TORN as f64],
+            false => {
+                let between = chain.filling_others(nth, from.end.0.place..came.0.place);
+                self.lost(at, from, (came.0, came.1 + between), Some(to.begin.place))
+            }
+        };
         let numbers = from.next_sequence().zip(to.sequence).filter(|_| has_jumped);
         let sequence = numbers.map(|(expected, seen)| [expected, seen]);
-        let gap = Gap { sequence, ..Gap::at(to.begin, 0) };
+        let gap = Gap { sequence, ..Gap::at(chain.begins[link.1], 0) };
         let Some(events) = events else {
             // No event came since: the others say how many it may be.
-            let [missing, most] = bounds.map(whole);
+            let [missing, most] = bounds.map(|bound| whole(bound - filled[0] as f64));
             let or = Some(most).filter(|most| *most > missing);
             let blocks = blocks.saturating_sub(filled[1]);
             return Some(Gap { missing, or, blocks, ..gap }).filter(|_| blocks > 0);
@@ -406,7 +538,7 @@ impl Field<'_> {
             let or = Some(missing + whole(bounds[1]).max(1));
             return Some(Gap { kind: GapKind::Fall, missing, or, ..gap });
         }
-        let may_be_none = bounds[0] <= 0.0 && blocks == 0;
+        let may_be_none = bounds[0] <= filled[0] as f64 && blocks == 0;
         if may_be_none && events <= filled[0] {
             return None;
         }
@@ -445,7 +577,13 @@ impl Field<'_> {
             let passed = |from: Moment, to: Moment| triggers(to) - triggers(from);
             let grain = 2.0 * trigger.rate[0] + SLACK;
             bounds = self.bounds(at, own, passed(start, to), grain, &passed);
-            if end.is_some() && to.place > trigger.ends()[1] {
+            let has_ended = end.is_some() && to.place > trigger.ends()[1];
+            if trigger.missing_between(Moment::default(), self.now) == 0 && !has_ended {
+                return bounds;
+            }
+            // What the trigger system lost itself may have come here.
+            bounds[0] -= trigger.missing_between(start, to) as f64;
+            if has_ended {
                 bounds[1] = f64::INFINITY;
             }
         }
@@ -512,13 +650,11 @@ impl Field<'_> {
             });
             let peers: Vec<u64> = peers.map(|(_, total)| *total).collect();
             // Streams that begin and end together have as many events, if they are of one kind.
-            let most = peers
-                .iter()
-                .max()
-                .copied()
-                .filter(|most| all_begin && all_end && peers.iter().all(|total| total == most));
-            let short =
-                most.and_then(|most| most.checked_sub(own.total)).filter(|short| *short > 0);
+            let alike = peers.iter().max().copied();
+            let alike = alike.filter(|most| all_begin && peers.iter().all(|total| total == most));
+            let most = alike.filter(|_| all_end);
+            let short = alike.and_then(|most| most.checked_sub(own.total));
+            let short = short.filter(|short| *short > 0);
             if own.is_clean
                 && stream.is_closed
                 && let Some(most) = most
@@ -536,9 +672,15 @@ impl Field<'_> {
             let begin = Gap { kind: GapKind::Begin, ..Gap::at(first.begin, 0) };
             let end = Gap { kind: GapKind::End, ..Gap::at(last.end.0, own.total) };
             let estimate = |[least, most]: [f64; 2]| {
-                (least > 0.0).then(|| whole(least.midpoint(most.min(1e15))))
+                let is_within = |short: &u64| (least..=most).contains(&(*short as f64));
+                let mean = whole(least.midpoint(most.min(1e15)));
+                (least > 0.0).then(|| short.filter(is_within).unwrap_or(mean))
             };
-            let found = match (short, all_begin && !own.is_clean, all_end && !stream.is_closed) {
+            let found = match (
+                short.filter(|_| all_end),
+                all_begin && !own.is_clean,
+                all_end && !stream.is_closed,
+            ) {
                 (Some(short), true, false) => [Some((begin, short)), None],
                 (Some(short), false, true) => [None, Some((end, short))],
                 _ => [

@@ -4,7 +4,7 @@
 //! which pieces of chunks were left: a chunk came if all its pieces come in blocks that follow each
 //! other. Nothing here knows how the checker judges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use daqmeter_readout::check::{CheckOptions, Checked, check};
 use daqmeter_record::units::whole;
@@ -175,13 +175,12 @@ fn came(file: &[Block]) -> BTreeMap<u16, BTreeMap<u64, u64>> {
     /// Number of the last block, the event that is open, and how often each event came.
     type Seen = (Option<u64>, Option<u64>, BTreeMap<u64, u64>);
     let mut all: BTreeMap<u16, Seen> = BTreeMap::new();
+    let mut known = HashSet::new();
     for block in file {
         let (last, open, events) = all.entry(block.elink).or_default();
-        // A block that comes again with the same bytes within some blocks is passed over.
+        // A block that comes again with the same bytes is passed over.
         let follows = last.is_none_or(|last| last + 1 == block.sequence);
-        if last.is_some_and(|last| block.sequence <= last && last - block.sequence < 16)
-            && block.pieces.iter().all(|piece| !piece.ends || events.contains_key(&piece.event))
-        {
+        if !known.insert(&block.bytes) {
             continue;
         }
         if !follows {
@@ -378,13 +377,20 @@ fn wrong(case: &Case) -> Option<String> {
     (any && checked.is_good()).then(|| "passed with something missing".to_owned())
 }
 
+/// Files that had another verdict before: blocks that changed places beside a loss, several losses of
+/// an E-link, triggers that only their own E-link lost, damage at the begin of a segment.
+const ONCE_WRONG: [u64; 10] = [
+    1_000_726, 1_001_089, 1_001_520, 1_001_679, 1_001_882, 3_001_471, 10_000_127, 10_003_080,
+    10_003_788, 10_010_800,
+];
+
 #[test]
 fn the_checker_finds_what_was_done_to_random_files() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let files: u64 = number("DAQMETER_LOST_FILES").unwrap_or(25);
     let first: u64 = number("DAQMETER_LOST_FIRST").unwrap_or(0);
     let mut failures = Vec::new();
-    for seed in first..first + files {
+    for seed in (first..first + files).chain(ONCE_WRONG) {
         let case = case(seed);
         if let Some(why) = wrong(&case) {
             let Setting { elinks, payload, triggers, has_ttc, period, .. } = &case.setting;
