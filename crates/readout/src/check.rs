@@ -22,7 +22,7 @@ use elink::{Common, ElinkCheck};
 use resync::{Piece, next_piece, recognise};
 use tables::Findings;
 use tables::fault;
-pub use tables::{Checked, ElinkRow, Lost};
+pub use tables::{Checked, ElinkRow};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckOptions {

@@ -35,7 +35,7 @@ pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, Order,
     Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Tool,
 };
-pub use sections::Sections;
+pub use sections::{LossMap, Lost, Sections};
 pub use together::{Together, together};
 pub use workload::{Param, Workload};
 

@@ -9,6 +9,7 @@ use minijinja::{Value, context};
 
 use crate::answers::answers;
 use crate::columns::shown;
+use crate::families::felix::maps;
 use crate::families::path::chains;
 use crate::families::{figures, pmu};
 use crate::faults::absent;
@@ -75,6 +76,7 @@ pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[Reproduce
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
         figures => figures.into_iter().map(data_table).collect::<Vec<_>>(),
         meshes => mesh_views(records),
+        missing => maps(records),
         points => serde(shown(&rows)),
         marks => serde(rows.iter().map(mark).collect::<Vec<_>>()),
         facts => serde(facts(records)),

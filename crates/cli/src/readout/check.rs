@@ -3,24 +3,28 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::slice;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use daqmeter_harness::Resolved;
+use daqmeter_harness::{OpenRecord, Resolved, Tally};
 use daqmeter_readout::card::ChannelId;
 use daqmeter_readout::check::{CheckOptions, Checked, Checker, ElinkRow, check};
 use daqmeter_readout::{Scenario, recording};
-use daqmeter_record::sanitise;
 use daqmeter_record::units::significant;
+use daqmeter_record::{EngineInfo, Ledger, RunRecord, Sections, Workload, sanitise};
 use daqmeter_report::table::{numbers_from, paragraphs};
 
 use super::options::{channel, channels, elink};
 use super::pages::Kept;
 use super::receive;
 use crate::arguments::count;
+use crate::context::context;
+use crate::named::{Appended, Replaced};
 use crate::output::{Ended, Failure, emit};
 use crate::progress::Progress;
+use crate::recorder::{Recorder, Recording};
 use crate::verdict::{Findings, Judgement, Limits, Measure, Verdict};
 
 /// Check a file of blocks, or what a card makes: block starts, sequence, structure, payload.
@@ -57,6 +61,12 @@ pub(crate) struct Arguments {
     /// Print a JSON line per file or channel instead of tables
     #[arg(long)]
     json: bool,
+    /// Append a record of each file of blocks to this file (JSON lines)
+    #[arg(long, value_name = "FILE.jsonl")]
+    records: Option<Appended>,
+    /// Write a page with a map of what is missing
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<Replaced>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -66,13 +76,21 @@ struct Part {
     name: String,
     dev_dma: String,
     checked: Checked,
+    /// Begin of its record, if one is asked for.
+    open: Option<OpenRecord>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
-    let _progress = Progress::begin(false, true);
+    let recording = Recording {
+        records: arguments.records.clone(),
+        output: arguments.output.clone(),
+        ..Recording::default()
+    };
+    let mut recorder = Recorder::new(&recording)?;
+    recorder.progress = Progress::begin(false, true);
     let mut judgement = Judgement::Passed;
     if let Some(scenario) = &arguments.scenario {
-        judgement = arguments.show(&arguments.check_card(scenario)?)?;
+        judgement = arguments.show(&arguments.check_card(scenario)?, &mut recorder)?;
     }
     let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
         arguments.files.iter().cloned().partition(|path| path.is_dir());
@@ -84,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             }
             Kept::Blocks(channels) => {
                 let parts = channels.iter().map(|(name, files)| arguments.part(name, files));
-                arguments.show(&parts.collect::<Result<Vec<_>, _>>()?)?
+                arguments.show(&parts.collect::<Result<Vec<_>, _>>()?, &mut recorder)?
             }
         };
         judgement = judgement.max(kept);
@@ -94,31 +112,43 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     for paths in files.chunks(runs.max(1)) {
         let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         let part = arguments.part(&name.join(" + "), paths)?;
-        judgement = judgement.max(arguments.show(std::slice::from_ref(&part))?);
+        judgement = judgement.max(arguments.show(std::slice::from_ref(&part), &mut recorder)?);
         arguments.compare(before.as_ref(), &part)?;
         before = Some(part);
     }
+    recorder.end(|_| String::new())?;
     Ok(judgement.code())
 }
 
-fn open(path: &Path) -> Result<Box<dyn Read + Send>, String> {
-    if path == Path::new("-") {
-        return Ok(Box::new(io::stdin()));
+/// Files that are read one after the other.
+struct Joined<'a> {
+    left: slice::Iter<'a, PathBuf>,
+    open: Box<dyn Read + Send>,
+}
+
+impl Read for Joined<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let bytes = self.open.read(into)?;
+            let next = if bytes == 0 { self.left.next() } else { None };
+            let Some(path) = next else { return Ok(bytes) };
+            self.open = match path.as_os_str() == "-" {
+                true => Box::new(io::stdin()),
+                false => Box::new(File::open(path).map_err(|error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                })?),
+            };
+        }
     }
-    let file = File::open(path).map_err(|error| format!("cannot read: {error}"))?;
-    Ok(Box::new(file))
 }
 
 impl Arguments {
     /// Checks files as one run, in their order.
     fn part(&self, name: &str, paths: &[PathBuf]) -> Result<Part, Failure> {
-        let files: Result<Vec<_>, _> = paths.iter().map(|path| open(path)).collect();
-        let none: Box<dyn Read + Send> = Box::new(io::empty());
-        let joined =
-            files.map(|files| files.into_iter().fold(none, |all, file| Box::new(all.chain(file))));
-        let checked = joined.and_then(|bytes| check(bytes, &self.options()));
-        let checked = checked.map_err(|error| format!("{name}: {error}"))?;
-        Ok(Part { name: name.to_owned(), dev_dma: "0-0".to_owned(), checked })
+        let open = self.open(name);
+        let files = Joined { left: paths.iter(), open: Box::new(io::empty()) };
+        let checked = check(files, &self.options()).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Part { name: name.to_owned(), dev_dma: "0-0".to_owned(), checked, open })
     }
 
     /// Says that two files do not join, if the second one goes on with the run of the first.
@@ -152,12 +182,13 @@ impl Arguments {
         let part = |id: ChannelId| {
             let options = CheckOptions { format: scenario.format(), ..self.options() };
             let mut checker = Checker::new(options);
+            let ChannelId { device, channel } = id;
+            let name = format!("{name}:{device}.{channel}");
+            let open = self.open(&name);
             let take = |part: &[u8]| checker.take(part).map_err(io::Error::other);
             recording::record(scenario, id, self.triggers, &never, take)?;
             let checked = checker.finish()?;
-            let ChannelId { device, channel } = id;
-            let name = format!("{name}:{device}.{channel}");
-            Ok(Part { name, dev_dma: format!("{device}-{channel}"), checked })
+            Ok(Part { name, dev_dma: format!("{device}-{channel}"), checked, open })
         };
         let part = &part;
         std::thread::scope(|scope| {
@@ -166,7 +197,40 @@ impl Arguments {
         })
     }
 
-    fn show(&self, parts: &[Part]) -> Result<Judgement, Failure> {
+    fn open(&self, name: &str) -> Option<OpenRecord> {
+        let (target, emulated) = (name.to_owned(), self.scenario.is_some());
+        let workload =
+            Workload::new("check").with("file", name).with("level", u64::from(self.level));
+        let engine = EngineInfo { name: "check".to_owned(), target, emulated };
+        let is_asked = self.records.is_some() || self.output.is_some();
+        is_asked.then(|| context().open_record("readout/check", engine, workload))
+    }
+
+    fn record(&self, open: &OpenRecord, checked: &Checked, verdict: &Verdict) -> RunRecord {
+        let (missing, of) = self.missing(checked);
+        let unit = if self.level < 3 { "blocks" } else { "events" };
+        let mut ledger = Ledger { issued: of + missing, delivered: of, ..Ledger::new(unit) };
+        ledger.lose("missing", missing);
+        let missing = Some(Box::new(checked.loss_map()));
+        let (ledgers, warnings) = (vec![ledger], checked.lost.clone());
+        let sections = Sections { missing, ..Sections::default() };
+        let is_good = verdict.judgement() == Judgement::Passed;
+        let faults = if is_good { Vec::new() } else { vec![verdict.to_string()] };
+        open.so_far(Tally { ledgers, warnings, sections, ..Tally::default() }, faults)
+    }
+
+    /// Events that are missing and those that came; below level 3 blocks.
+    fn missing(&self, checked: &Checked) -> (u64, u64) {
+        match self.level {
+            3.. => {
+                let came = checked.sum(|row| row.chunks_with_timeouts);
+                (checked.sum(|row| row.events.missing), came)
+            }
+            _ => (checked.sum(|row| row.missing_blocks), checked.checked_blocks),
+        }
+    }
+
+    fn show(&self, parts: &[Part], recorder: &mut Recorder) -> Result<Judgement, Failure> {
         // An E-link need not be in every channel.
         let rows = || parts.iter().flat_map(|part| &part.checked.rows);
         let asked = self.elinks.iter().copied();
@@ -178,6 +242,9 @@ impl Arguments {
             let Part { name, checked, .. } = part;
             let verdict = self.verdict(checked, any, &absent);
             judgement = judgement.max(verdict.judgement());
+            if let Some(open) = &part.open {
+                recorder.take(self.record(open, checked, &verdict))?;
+            }
             let json = serde_json::json!({ "name": name, "checked": checked, "verdict": verdict });
             emit(&if self.json { format!("{json}\n") } else { tables(part, &verdict, self.all) })?;
         }
@@ -200,10 +267,7 @@ impl Arguments {
             let blocks = checked.checked_blocks;
             findings.faults.push(format!("nothing was checked: no chunk in {blocks} blocks"));
         }
-        let (missing, of) = match self.level {
-            3.. => (checked.sum(|row| row.events.missing), chunks),
-            _ => (checked.sum(|row| row.missing_blocks), checked.checked_blocks),
-        };
+        let (missing, of) = self.missing(checked);
         let order = checked.sum(|row| {
             let events = row.events.duplicates + row.events.out_of_order;
             row.duplicate_blocks + row.late_blocks + events
@@ -224,7 +288,7 @@ impl Arguments {
 /// Writes the verdict, the messages, and a row for each E-link, those with faults first; or with
 /// `all` the tables of fcheck and fdaqm.
 fn tables(part: &Part, verdict: &Verdict, all: bool) -> String {
-    let Part { name, dev_dma, checked } = part;
+    let Part { name, dev_dma, checked, .. } = part;
     let (blocks, chunks) = (checked.blocks, checked.sum(|row| row.chunks_with_timeouts));
     let counts = format!("{blocks} blocks, {chunks} chunks of {} E-links", checked.rows.len());
     let mut out = paragraphs(&format!("{}: {verdict:#}\n {counts}", sanitise::text(name)));

@@ -6,7 +6,7 @@ use daqmeter_readout::accounts::of_all;
 use daqmeter_readout::card::CardView;
 use daqmeter_readout::receive::elink_name;
 use daqmeter_record::Ledger;
-use daqmeter_record::units::percent;
+use daqmeter_report::felix::against_triggers;
 use serde_json::Value;
 
 use crate::metrics::Page;
@@ -70,9 +70,6 @@ fn listed(line: &Value) -> String {
     out.replace('_', " ")
 }
 
-/// E-links with fewer fragments than triggers that are listed.
-const MAX_SHORT: usize = 8;
-
 fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     if ledgers.is_empty() {
         return String::new();
@@ -86,16 +83,7 @@ fn ledger_text(ledgers: &[(u64, Ledger)]) -> String {
     for (tag, ledger) in ledgers.iter().filter(|(_, ledger)| !ledger.closes()) {
         let _ = writeln!(out, "  E-link {}: {ledger}", elink_name(*tag));
     }
-    // Fragments against triggers, where they differ.
     let is_short = |of: &&(u64, Ledger)| of.1.closes() && of.1.lost() > 0 && of.1.issued > 0;
-    let short: Vec<_> = ledgers.iter().filter(is_short).collect();
-    for (tag, Ledger { issued, delivered, .. }) in short.iter().take(MAX_SHORT) {
-        let share = percent(*delivered as f64 / *issued as f64, 4);
-        let name = elink_name(*tag);
-        let _ = writeln!(out, "  E-link {name}: {delivered} of {issued} triggers, {share} %");
-    }
-    if let more @ 1.. = short.len().saturating_sub(MAX_SHORT) {
-        let _ = writeln!(out, "  and {more} other E-links with fewer");
-    }
-    out
+    let short = ledgers.iter().filter(is_short);
+    out + &against_triggers(short.map(|(tag, of)| (elink_name(*tag), of.delivered, of.issued)))
 }

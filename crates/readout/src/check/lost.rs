@@ -1,6 +1,8 @@
 //! What is missing in words: by triggers for all E-links together, and by places in the file.
 
-use super::tables::{ElinkRow, Findings, Lost, fault};
+use daqmeter_record::Lost;
+
+use super::tables::{ElinkRow, Findings, fault};
 use crate::witness::{Gap, GapKind, Judged};
 
 /// Sentences about places in the run, and E-links that a sentence names.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use daqmeter_record::{LossMap, Lost};
 use daqmeter_wire::felix::{Elink, SubchunkKind};
 
 use crate::fragment::{FragmentFaults, FragmentFinding};
@@ -117,15 +118,6 @@ pub struct ElinkRow {
     pub events: FragmentFaults,
 }
 
-/// Events of an E-link that are missing: the first by their count, the fewest, and the most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Lost {
-    pub elink: u16,
-    pub from: u64,
-    pub least: u64,
-    pub most: u64,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Checked {
     pub blocks: u64,
@@ -200,31 +192,18 @@ impl Checked {
         Some(pairs.sum()).filter(|missing| *missing > 0 && !begins)
     }
 
+    pub fn loss_map(&self) -> LossMap {
+        let ends = self.gaps.iter().map(|gap| gap.from + gap.most);
+        let events = ends.chain(self.rows.iter().map(|row| row.chunks_with_timeouts)).max();
+        LossMap { events: events.unwrap_or(0), gaps: self.gaps.clone() }
+    }
+
     /// Map of what is missing: a line for each E-link, in which a letter is a part of the run.
     pub fn map(&self) -> String {
-        const COLUMNS: u64 = 64;
-        let end = self.gaps.iter().map(|gap| gap.from + gap.most).max().unwrap_or(0);
-        let end = end.max(self.rows.iter().map(|row| row.chunks_with_timeouts).max().unwrap_or(0));
-        let mut out = format!(" events 0 to {end}: # missing, ? may be missing\n");
-        for row in &self.rows {
-            let own = || self.gaps.iter().filter(|gap| gap.elink == row.elink);
-            let letter = |column: u64| {
-                let [from, to] = [column, column + 1].map(|column| column * end / COLUMNS);
-                let is_in =
-                    |count: u64, gap: &Lost| gap.from < to.max(from + 1) && gap.from + count > from;
-                match (
-                    own().any(|gap| is_in(gap.least, gap)),
-                    own().any(|gap| is_in(gap.most, gap)),
-                ) {
-                    (true, _) => '#',
-                    (_, true) => '?',
-                    _ => '.',
-                }
-            };
-            if own().next().is_some() {
-                let line: String = (0..COLUMNS).map(letter).collect();
-                let _ = writeln!(out, " {:#05x} {line}", row.elink);
-            }
+        let map = self.loss_map();
+        let mut out = format!(" events 0 to {}: # missing, ? may be missing\n", map.events);
+        for elink in map.elinks() {
+            let _ = writeln!(out, " {elink:#05x} {}", map.line(elink, 64));
         }
         out
     }

@@ -219,11 +219,13 @@ fn details(record: &RunRecord) -> String {
         value("busy-polls"),
         value("stalls"),
     );
-    let of_elinks = record.counters.iter().filter_map(|Counter { name, value, .. }| {
-        let (elink, cause) = name.strip_prefix("E-link")?.split_once(": ")?;
-        Some(((cause, value.to_bits()), elink))
-    });
-    let groups = in_groups(of_elinks);
+    let of_elinks = || {
+        record.counters.iter().filter_map(|Counter { name, value, .. }| {
+            let (elink, cause) = name.strip_prefix("E-link ")?.split_once(": ")?;
+            Some(((cause, value.to_bits()), elink))
+        })
+    };
+    let groups = in_groups(of_elinks().filter(|((cause, _), _)| *cause != FRAGMENTS));
     let shown = if asks_all() { groups.len() } else { MAX_NAMED.min(groups.len()) };
     for ((cause, count), elinks) in &groups[..shown] {
         let each = if elinks.len() > 1 { " each" } else { "" };
@@ -232,11 +234,36 @@ fn details(record: &RunRecord) -> String {
             0 => String::new(),
             more => format!(", {more} more"),
         };
-        let (count, named) = (f64::from_bits(*count), elinks[..named].join(","));
-        let _ = writeln!(out, "  {cause}: {count}{each} on E-links{named}{more}");
+        let (count, named) = (f64::from_bits(*count), elinks[..named].join(", "));
+        let _ = writeln!(out, "  {cause}: {count}{each} on E-links {named}{more}");
     }
     if let more @ 1.. = groups.len() - shown {
         let _ = writeln!(out, "  {}: --all", plural(more as u64, "more loss"));
+    }
+    let came = of_elinks().filter(|((cause, _), _)| *cause == FRAGMENTS);
+    let came = came.map(|((_, count), elink)| (elink.to_owned(), f64::from_bits(count) as u64));
+    let triggers = value("triggers") as u64;
+    out + &against_triggers(came.map(|(elink, count)| (elink, count, triggers)))
+}
+
+/// Kind of the counter of an E-link's fragments that came.
+const FRAGMENTS: &str = "fragments";
+/// E-links with fewer fragments than triggers that are listed.
+const MAX_SHORT: usize = 8;
+
+/// Lists fragments against triggers of the E-links on which they differ.
+pub fn against_triggers(short: impl Iterator<Item = (String, u64, u64)>) -> String {
+    let (mut out, mut more) = (String::new(), 0);
+    for (at, (elink, came, triggers)) in short.enumerate() {
+        if at >= MAX_SHORT && !asks_all() {
+            more += 1;
+            continue;
+        }
+        let share = percent(came as f64 / triggers.max(1) as f64, 4);
+        let _ = writeln!(out, "  E-link {elink}: {came} of {triggers} triggers, {share} %");
+    }
+    if more > 0 {
+        let _ = writeln!(out, "  and {more} other E-links with fewer");
     }
     out
 }

@@ -2,12 +2,14 @@
 
 mod chains;
 mod host;
+mod missing;
 
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::significant;
 
 use chains::{ChainRun, swept};
-pub use chains::{asserted_by, chains_text, read_out};
+pub use chains::{against_triggers, asserted_by, chains_text, read_out};
+pub(crate) use missing::maps;
 
 use crate::family::{Family, Work};
 use crate::figures::{Mark, Plot};
