@@ -187,8 +187,8 @@ pub fn observed(record: &RunRecord, event_bytes: f64) -> Observation {
 
 const MAX_LOSING_ELINKS: usize = 32;
 
-/// Kind of the counter of fragments that came.
-const FRAGMENTS: &str = "fragments";
+/// Kinds of the counters of fragments that came, and of their triggers.
+const FRAGMENTS: [&str; 2] = ["fragments", "triggers"];
 
 /// Losses of each E-link with losses of its own, the largest first, and the fragments that came of
 /// it: `E-link 0x009: emulator deficit`.
@@ -199,7 +199,7 @@ pub fn losses_by_elink(ledgers: &[(u64, Ledger)]) -> Vec<Counter> {
     let (named, rest) = losing.split_at(losing.len().min(MAX_LOSING_ELINKS));
     let own = named.iter().flat_map(|(tag, ledger)| {
         let elink = elink_name(*tag);
-        let came = std::iter::once((FRAGMENTS, ledger.delivered));
+        let came = [(FRAGMENTS[0], ledger.delivered), (FRAGMENTS[1], ledger.issued)];
         own_losses(ledger)
             .chain(came)
             .map(move |(kind, count)| Counter::count(format!("E-link {elink}: {kind}"), count))
@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn losses_are_told_by_elink_the_largest_first_and_those_of_all_are_not() {
         let ledger = |deficit: u64, vetoed: u64| {
-            let mut ledger = Ledger { delivered: 90 - deficit, ..Ledger::new("triggers") };
+            let mut ledger =
+                Ledger { issued: 90, delivered: 90 - deficit, ..Ledger::new("triggers") };
             ledger.lose("emulator deficit", deficit);
             ledger.lose("stopped by BUSY-by-DMA", vetoed);
             ledger
@@ -254,13 +255,15 @@ mod tests {
             [
                 ("E-link 0x010: emulator deficit".to_owned(), 5.0),
                 ("E-link 0x010: fragments".to_owned(), 85.0),
+                ("E-link 0x010: triggers".to_owned(), 90.0),
                 ("E-link 0x008: emulator deficit".to_owned(), 2.0),
                 ("E-link 0x008: fragments".to_owned(), 88.0),
+                ("E-link 0x008: triggers".to_owned(), 90.0),
             ]
         );
         let many: Vec<_> = (0..40).map(|at| (tag(at), ledger(1, 0))).collect();
         let counters = told(&many);
-        assert_eq!(counters.len(), 2 * MAX_LOSING_ELINKS + 1);
+        assert_eq!(counters.len(), 3 * MAX_LOSING_ELINKS + 1);
         assert_eq!(counters.last().unwrap(), &("E-links beyond: lost".to_owned(), 8.0));
     }
 }

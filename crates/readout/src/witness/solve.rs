@@ -83,7 +83,7 @@ pub(crate) struct Judged {
 struct Beside {
     one: usize,
     hole: Option<usize>,
-    /// Events between it and the first of the chain, if it is the begin of the stream and came late.
+    /// Events between it and the first of the chain, if the begin of the stream came late.
     begin: Option<u64>,
     /// True if it came in its place: only its numbers are wrong.
     is_wrong: bool,

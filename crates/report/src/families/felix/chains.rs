@@ -225,7 +225,7 @@ fn details(record: &RunRecord) -> String {
             Some(((cause, value.to_bits()), elink))
         })
     };
-    let groups = in_groups(of_elinks().filter(|((cause, _), _)| *cause != FRAGMENTS));
+    let groups = in_groups(of_elinks().filter(|((cause, _), _)| !FRAGMENTS.contains(cause)));
     let shown = if asks_all() { groups.len() } else { MAX_NAMED.min(groups.len()) };
     for ((cause, count), elinks) in &groups[..shown] {
         let each = if elinks.len() > 1 { " each" } else { "" };
@@ -240,14 +240,17 @@ fn details(record: &RunRecord) -> String {
     if let more @ 1.. = groups.len() - shown {
         let _ = writeln!(out, "  {}: --all", plural(more as u64, "more loss"));
     }
-    let came = of_elinks().filter(|((cause, _), _)| *cause == FRAGMENTS);
-    let came = came.map(|((_, count), elink)| (elink.to_owned(), f64::from_bits(count) as u64));
-    let triggers = value("triggers") as u64;
-    out + &against_triggers(came.map(|(elink, count)| (elink, count, triggers)))
+    // Cards have E-links of one number: their counts are added up.
+    let came = of_elinks().filter(|((cause, _), _)| *cause == FRAGMENTS[0]);
+    let came = came.map(|((_, count), elink)| {
+        let triggers = value(&format!("E-link {elink}: {}", FRAGMENTS[1]));
+        (elink.to_owned(), f64::from_bits(count) as u64, triggers as u64)
+    });
+    out + &against_triggers(came)
 }
 
-/// Kind of the counter of an E-link's fragments that came.
-const FRAGMENTS: &str = "fragments";
+/// Kinds of the counters of an E-link's fragments that came, and of their triggers.
+const FRAGMENTS: [&str; 2] = ["fragments", "triggers"];
 /// E-links with fewer fragments than triggers that are listed.
 const MAX_SHORT: usize = 8;
 
