@@ -1,6 +1,6 @@
 //! Sections of a record: results of one kind of work. A new kind is a field here.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,22 +41,24 @@ pub struct Lost {
 }
 
 impl LossMap {
-    /// E-links with gaps.
-    pub fn elinks(&self) -> BTreeSet<u16> {
-        self.gaps.iter().map(|gap| gap.elink).collect()
+    /// E-links with gaps, each with letters for parts of the run: `#` missing, `?` may be missing,
+    /// `.` whole.
+    pub fn rows(&self, letters: u32) -> impl ExactSizeIterator<Item = (u16, String)> {
+        let mut elinks = BTreeMap::<u16, Vec<&Lost>>::new();
+        self.gaps.iter().for_each(|gap| elinks.entry(gap.elink).or_default().push(gap));
+        elinks.into_iter().map(move |(elink, gaps)| (elink, self.line(&gaps, letters)))
     }
 
-    /// Letters of an E-link, each a part of the run: `#` missing, `?` may be missing, `.` whole.
-    pub fn line(&self, elink: u16, letters: u32) -> String {
+    fn line(&self, gaps: &[&Lost], letters: u32) -> String {
         let place =
             |letter: u32| u128::from(self.events) * u128::from(letter) / u128::from(letters);
         let letter = |at: u32| {
             let [from, to] = [place(at), place(at + 1).max(place(at) + 1)];
             let is_in = |count: u64, gap: &Lost| {
                 let begin = u128::from(gap.from);
-                gap.elink == elink && begin < to && begin + u128::from(count) > from
+                begin < to && begin + u128::from(count) > from
             };
-            let any = |of: fn(&Lost) -> u64| self.gaps.iter().any(|gap| is_in(of(gap), gap));
+            let any = |of: fn(&Lost) -> u64| gaps.iter().any(|gap| is_in(of(gap), gap));
             match (any(|gap| gap.least), any(|gap| gap.most)) {
                 (true, _) => '#',
                 (_, true) => '?',

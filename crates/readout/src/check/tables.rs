@@ -160,6 +160,9 @@ const COLUMNS: [Column; 18] = [
     ("busy", 6, |row| Some(row.flags[3])),
 ];
 
+/// E-links of a map of text.
+const MAX_MAPPED: usize = 24;
+
 impl Checked {
     pub fn is_good(&self) -> bool {
         self.faults.is_empty() && self.checked_blocks > 0
@@ -202,8 +205,13 @@ impl Checked {
     pub fn map(&self) -> String {
         let map = self.loss_map();
         let mut out = format!(" events 0 to {}: # missing, ? may be missing\n", map.events);
-        for elink in map.elinks() {
-            let _ = writeln!(out, " {elink:#05x} {}", map.line(elink, 64));
+        let rows = map.rows(64);
+        let left = rows.len().saturating_sub(MAX_MAPPED);
+        for (elink, line) in rows.take(MAX_MAPPED) {
+            let _ = writeln!(out, " {elink:#05x} {line}");
+        }
+        if left > 0 {
+            let _ = writeln!(out, " {left} more E-links have gaps; --output FILE.html draws 64");
         }
         out
     }

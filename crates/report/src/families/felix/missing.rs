@@ -13,7 +13,7 @@ const COLUMNS: u32 = 64;
 pub(crate) fn maps(records: &[RunRecord]) -> Vec<Value> {
     let maps = records.iter().filter_map(|record| {
         let map = record.sections.missing.as_deref().filter(|map| !map.gaps.is_empty())?;
-        let (left, said) = (map.elinks().len().saturating_sub(MAX_ROWS), &record.warnings);
+        let (left, said) = (map.rows(1).len().saturating_sub(MAX_ROWS), &record.warnings);
         let (target, command) = (&record.engine.target, &record.command);
         Some(context! { target, command, left, said, svg => svg(map) })
     });
@@ -22,13 +22,12 @@ pub(crate) fn maps(records: &[RunRecord]) -> Vec<Value> {
 
 /// Draws a map: a row for each E-link with gaps, over all events.
 fn svg(map: &LossMap) -> String {
-    let row = |elink: u16| {
-        let line = map.line(elink, COLUMNS);
+    let row = |(elink, line): (u16, String)| {
         let marks = line.chars().enumerate().filter(|(_, letter)| *letter != '.');
         let marks = marks.map(|(x, letter)| context! { x, is_sure => letter == '#' });
         context! { name => format!("{elink:#05x}"), marks => marks.collect::<Vec<_>>() }
     };
-    let rows: Vec<Value> = map.elinks().into_iter().take(MAX_ROWS).map(row).collect();
+    let rows: Vec<Value> = map.rows(COLUMNS).take(MAX_ROWS).map(row).collect();
     let picture = include_str!("../../../assets/missing.svg");
     rendered(
         "missing.svg",
@@ -48,8 +47,11 @@ mod tests {
         let lost = |elink, from, least, most| Lost { elink, from, least, most };
         let gaps = vec![lost(8, 0, 100, 100), lost(12, 3200, 0, 200), lost(12, 6399, 1, 1)];
         let map = LossMap { events: 6400, gaps };
-        assert_eq!(map.line(8, 64), format!("#{}", ".".repeat(63)));
-        assert_eq!(map.line(12, 64), format!("{}??{}#", ".".repeat(32), ".".repeat(29)));
+        let lines = [
+            (8, format!("#{}", ".".repeat(63))),
+            (12, format!("{}??{}#", ".".repeat(32), ".".repeat(29))),
+        ];
+        assert_eq!(map.rows(64).collect::<Vec<_>>(), lines);
         let picture = svg(&map);
         assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
         assert_eq!(
