@@ -57,8 +57,8 @@ pub(crate) fn json_rows(headings: &[&str], rows: &mut dyn Iterator<Item = Vec<St
     let cell = |(heading, text): (&&str, String)| {
         let name = name(heading);
         let is_number = name.ends_with("_us") || name == "missed";
-        let number = is_number.then(|| serde_json::from_str(&text).ok()).flatten();
-        (name, number.unwrap_or(Value::String(text)))
+        let number = is_number.then(|| text.parse().ok()).flatten();
+        (name, number.map_or(Value::String(text), Value::Number))
     };
     let line = |row| json!(BTreeMap::from_iter(headings.iter().zip(row).map(cell))).to_string();
     rows.map(|row| line(row) + "\n").collect()
