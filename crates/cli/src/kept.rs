@@ -1,5 +1,6 @@
 //! `daqmeter check`: is a kept run complete, and as it was written?
 
+use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -148,6 +149,7 @@ pub(crate) fn add_record(record: &RunRecord) -> Result<(), Failure> {
         return Ok(());
     };
     let path = folder.join(RECORD);
-    let written = replace(&path, &jsonl::to_line(record));
+    let written =
+        replace(&path, &jsonl::to_line(record)).and_then(|()| File::open(&path)?.sync_all());
     written.map_err(|error| Failure::tool(format!("cannot write {}: {error}", path.display())))
 }

@@ -17,7 +17,7 @@ pub struct Sections {
     /// Counters of the machine over time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<Box<Observations>>,
-    /// What is missing in a file of blocks.
+    /// Events that are missing in a file of blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<Box<LossMap>>,
 }

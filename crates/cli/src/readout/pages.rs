@@ -61,7 +61,7 @@ impl KeepOptions {
         self.keep.as_deref().map_or_else(String::new, |folder| folder.display().to_string())
     }
 
-    /// Begins a recorder; `None` if nothing is to be kept.
+    /// Begins a recorder; `None` without a folder.
     fn writer(
         &self,
         names: &[String],
@@ -175,7 +175,7 @@ fn end(writer: &mut KeptWriter, what: &str) -> Result<(), Fault> {
     ended.map(drop)
 }
 
-/// What a kept run of a read-out holds.
+/// Content of a kept run of a read-out.
 pub(super) enum Kept {
     Pages(Box<Report>),
     /// Name of each channel, and its files.

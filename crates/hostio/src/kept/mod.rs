@@ -55,7 +55,7 @@ pub struct KeptRun {
     pub end: Option<KeptEnd>,
 }
 
-/// What the bytes of a stream are.
+/// Content of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeptContent {

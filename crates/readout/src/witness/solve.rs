@@ -581,7 +581,7 @@ impl Field<'_> {
             if trigger.missing_between(Moment::default(), self.now) == 0 && !has_ended {
                 return bounds;
             }
-            // What the trigger system lost itself may have come here.
+            // Triggers that only the trigger system's own E-link lost may have come here.
             bounds[0] -= trigger.missing_between(start, to) as f64;
             if has_ended {
                 bounds[1] = f64::INFINITY;
