@@ -122,6 +122,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 
 /// Files that are read one after the other.
 struct Joined<'a> {
+    /// Name of them all, which stands before an error.
+    name: &'a str,
     left: slice::Iter<'a, PathBuf>,
     open: Box<dyn Read + Send>,
 }
@@ -135,7 +137,9 @@ impl Read for Joined<'_> {
             self.open = match path.as_os_str() == "-" {
                 true => Box::new(io::stdin()),
                 false => Box::new(File::open(path).map_err(|error| {
-                    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+                    let shown = path.display().to_string();
+                    let is_said = shown == self.name;
+                    if is_said { error } else { io::Error::other(format!("{shown}: {error}")) }
                 })?),
             };
         }
@@ -146,7 +150,7 @@ impl Arguments {
     /// Checks files as one run, in their order.
     fn part(&self, name: &str, paths: &[PathBuf]) -> Result<Part, Failure> {
         let open = self.open(name);
-        let files = Joined { left: paths.iter(), open: Box::new(io::empty()) };
+        let files = Joined { name, left: paths.iter(), open: Box::new(io::empty()) };
         let checked = check(files, &self.options()).map_err(|error| format!("{name}: {error}"))?;
         Ok(Part { name: name.to_owned(), dev_dma: "0-0".to_owned(), checked, open })
     }
