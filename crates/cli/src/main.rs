@@ -15,6 +15,7 @@ mod failure;
 mod files;
 mod help;
 mod history;
+mod hosts;
 mod http;
 mod interrupt;
 mod kept;
@@ -93,6 +94,8 @@ verbs! {
         Compare(arguments: Deferred<compare::Arguments>) => compare::run(arguments),
         /// Measure two sides alternately, and say whether they differ
         Ab(arguments: Deferred<ab::Arguments>) => ab::run(arguments),
+        /// Find the hosts that differ from others of their kind
+        Hosts(arguments: Deferred<hosts::Arguments>) => hosts::run(arguments),
         /// Show points over time, and their sudden changes
         History(arguments: Deferred<history::Arguments>) => history::run(arguments),
         /// Measure a plan, keep it, and compare it with the nights before
