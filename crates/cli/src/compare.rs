@@ -8,7 +8,8 @@ use clap::Args;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{joined, percent};
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
-use daqmeter_report::table::paragraphs;
+use daqmeter_report::hosts::{HostVerdict, ranked};
+use daqmeter_report::table::{ALL, ask_columns, paragraphs};
 
 use crate::arguments::share;
 use crate::files::{read_all, read_study};
@@ -26,7 +27,11 @@ pub(crate) struct Arguments {
     /// Records of before, a file or a folder
     a: PathBuf,
     /// Records of after, a file or a folder
-    b: PathBuf,
+    #[arg(required_unless_present = "population")]
+    b: Option<PathBuf>,
+    /// Compare A with these hosts of its kind, a folder: is it normal?
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["b", "history", "fail_on"])]
+    population: Option<PathBuf>,
     /// Other runs of this host, to learn how runs differ
     #[arg(long, value_name = "PATH")]
     history: Vec<PathBuf>,
@@ -48,19 +53,50 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
+    let Some(b) = &arguments.b else { return among(arguments) };
     let paths = &arguments.history;
     let history = if paths.is_empty() { Vec::new() } else { read_all(paths)? };
     let side = |path| read_study(std::slice::from_ref(path), arguments.study.as_deref());
-    let (a, b) = (side(&arguments.a)?, side(&arguments.b)?);
-    let found = cmp(&a, &b, &history, arguments.ignore);
-    refuse_nothing(arguments, &found)?;
+    let (of_a, of_b) = (side(&arguments.a)?, side(b)?);
+    let found = cmp(&of_a, &of_b, &history, arguments.ignore);
+    refuse_nothing([&arguments.a, b], &found)?;
     emit(&if arguments.json {
         json_lines(std::slice::from_ref(&found))?
     } else {
-        let headings = heading("A", &arguments.a, &a) + &heading("B", &arguments.b, &b);
+        let headings = heading("A", &arguments.a, &of_a) + &heading("B", b, &of_b);
         found.frame(arguments.all).text(None) + &paragraphs(&headings)
     })?;
     Ok(arguments.fail_on.map_or_else(|| code_of(found.conclusion), |by| gate(&found, by)))
+}
+
+/// Compares one host with others of its kind.
+fn among(arguments: &Arguments) -> Ended {
+    let (own, population) = (&arguments.a, arguments.population.iter().cloned());
+    let mut farm = crate::hosts::read(&population.collect::<Vec<_>>())?;
+    let records = read_study(std::slice::from_ref(own), arguments.study.as_deref())?;
+    let hosts: BTreeSet<String> = records.iter().map(|record| record.host.label()).collect();
+    let shown = own.display();
+    if hosts.len() > 1 {
+        let hosts = hosts.len();
+        return Err(Failure::refused(format!("{shown} is of {hosts} hosts: use daqmeter hosts")));
+    }
+    let stem = own.file_stem().unwrap_or_default().to_string_lossy();
+    farm.add_own(&shown.to_string(), &stem, &records);
+    let found = ranked(&farm, arguments.ignore);
+    let found = found.ok_or_else(|| Failure::refused(format!("{shown}: no point was measured")))?;
+    if arguments.all {
+        ask_columns(&[ALL.to_owned()]);
+    }
+    emit(&match arguments.json {
+        true => json_lines(std::slice::from_ref(&found))?,
+        false => found.frame().text(None),
+    })?;
+    Ok(ExitCode::from(match found.verdict {
+        _ if !found.is_seen() => CANNOT_TELL,
+        HostVerdict::Different => FAILED,
+        HostVerdict::Unconfirmed => CANNOT_TELL,
+        _ => 0,
+    }))
 }
 
 pub(crate) fn code_of(conclusion: Conclusion) -> ExitCode {
@@ -71,7 +107,7 @@ pub(crate) fn code_of(conclusion: Conclusion) -> ExitCode {
     })
 }
 
-fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure> {
+fn refuse_nothing([a, b]: [&PathBuf; 2], found: &Compared) -> Result<(), Failure> {
     if !found.points.is_empty() || !found.broken.is_empty() {
         return Ok(());
     }
@@ -79,7 +115,7 @@ fn refuse_nothing(arguments: &Arguments, found: &Compared) -> Result<(), Failure
         (0, 0) => String::new(),
         (a, b) => format!(" ({a} and {b} records failed or were waived)"),
     };
-    let (a, b) = (arguments.a.display(), arguments.b.display());
+    let (a, b) = (a.display(), b.display());
     Err(Failure::refused(format!(
         "{a} and {b} have no measured point in common{left_out}: nothing to compare"
     )))

@@ -106,11 +106,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<RunRecord>, Failure> {
 pub(crate) fn read_records(source: impl BufRead, path: &Path) -> Result<Vec<RunRecord>, Failure> {
     const MAX_LINES_REPORTED: usize = 10;
     let shown = path.display();
-    let contents =
-        jsonl::read_printable(source).map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let jsonl::Contents { records: parts, errors } = contents;
-    let mut records = Vec::new();
-    parts.into_iter().for_each(|part| push_or_join(&mut records, part));
+    let (records, errors) = contents(source, path)?;
     for error in errors.iter().take(MAX_LINES_REPORTED) {
         tell(&format!("daqmeter: {shown}: {error}"));
     }
@@ -118,4 +114,18 @@ pub(crate) fn read_records(source: impl BufRead, path: &Path) -> Result<Vec<RunR
         tell(&format!("daqmeter: {shown}: {more} more lines could not be read"));
     }
     Ok(records)
+}
+
+/// Reads records, and what is wrong with unreadable lines.
+pub(crate) fn contents(
+    source: impl BufRead,
+    path: &Path,
+) -> Result<(Vec<RunRecord>, Vec<String>), Failure> {
+    let shown = path.display();
+    let contents =
+        jsonl::read_printable(source).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let jsonl::Contents { records: parts, errors } = contents;
+    let mut records = Vec::new();
+    parts.into_iter().for_each(|part| push_or_join(&mut records, part));
+    Ok((records, errors.iter().map(ToString::to_string).collect()))
 }

@@ -109,9 +109,9 @@ pub(crate) struct Invocation<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Others {
     /// Share of the CPUs that other programs and the hypervisor had.
-    cpus: f64,
+    pub(crate) cpus: f64,
     /// Part of the slices beside a busy sibling, which other machines use.
-    beside: f64,
+    pub(crate) beside: f64,
 }
 
 impl Others {
@@ -201,6 +201,14 @@ pub(crate) fn slowed(sides: [&[Invocation<'_>]; 2]) -> [f64; 2] {
         _ => programs[side],
     };
     [0, 1].map(|side| by_programs(side) + by_machines(side))
+}
+
+/// Returns the same for all runs of one host, beside the usual part of busy siblings on others.
+pub(crate) fn slowed_among(used: PointUse, own: &[Others], usual_beside: f64) -> f64 {
+    let programs = own.iter().map(|others| used.slowed(others.cpus)).fold(f64::INFINITY, f64::min);
+    let beside = own.iter().map(|others| others.beside).fold(f64::INFINITY, f64::min);
+    let machines = if used == PointUse::Memory { (beside - usual_beside).max(0.0) } else { 0.0 };
+    programs + machines * MACHINES.ln()
 }
 
 /// Share of the CPUs that others had, from which they are a reason.

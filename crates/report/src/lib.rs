@@ -21,6 +21,7 @@ pub mod formats;
 mod frame;
 mod headline;
 pub mod history;
+pub mod hosts;
 mod html;
 mod levels;
 mod names;

@@ -10,21 +10,21 @@ use crate::level::{FLOOR, Level, Unit};
 use crate::{MAD_TO_SIGMA, mad, median, sorted, trimmed};
 
 /// Probability that any interval of a comparison misses its ratio.
-const FALSE_ALARM: f64 = 0.01;
+pub(crate) const FALSE_ALARM: f64 = 0.01;
 /// Freedom of a deviation that is not estimated by the instances of a point.
-const KNOWN_FREEDOM: f64 = 60.0;
+pub(crate) const KNOWN_FREEDOM: f64 = 60.0;
 /// Invocations that the deviation by the instances weighs as much as, where others show their own
 /// scatter.
-const SEEN_FREEDOM: f64 = 2.0;
+pub(crate) const SEEN_FREEDOM: f64 = 2.0;
 /// Fewest instances whose spread says how invocations differ, and fewest invocations that do.
 pub const MIN_INSTANCES: usize = 5;
-const MIN_SEEN: f64 = 4.0;
+pub(crate) const MIN_SEEN: f64 = 4.0;
 /// Fewest invocations of a history that show which side is the odd one, and how much farther from
 /// them it lies than the other.
 const MIN_USUAL: usize = 3;
 const ODD: f64 = 3.0;
 /// A busy sibling, or a CPU that is shared, takes up to this factor.
-const SHARED: f64 = 4.0;
+pub(crate) const SHARED: f64 = 4.0;
 /// Factor between clocks of one host, where they were not measured.
 const CLOCKS: f64 = 1.25;
 

@@ -175,6 +175,13 @@ impl Level {
         Some(Located { log: at(ACROSS)?, error, freedom: (logs.len() - 1).max(1) as f64 })
     }
 
+    /// Returns the level of work that takes longer by a factor, given by its logarithm.
+    #[must_use]
+    pub fn slower(&self, log: f64) -> Level {
+        let slower = |logs: &[f64]| logs.iter().map(|own| own + log).collect();
+        Level { ns: slower(&self.ns), chains: slower(&self.chains), ..*self }
+    }
+
     /// Returns the unit in which these levels together are steadier.
     pub fn steadier<'a>(levels: impl IntoIterator<Item = &'a Level> + Clone) -> Unit {
         let sum = |unit| -> f64 {

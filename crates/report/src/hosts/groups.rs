@@ -1,0 +1,222 @@
+//! Groups of alike hosts: by their CPUs, then by facts and numbers by which their times differ.
+
+use daqmeter_record::Host;
+use daqmeter_record::units::{percent, plural, significant};
+use daqmeter_stats::{Place, Spread, Standing, between, others, two_kinds};
+use serde::Serialize;
+
+use super::farm::{Farm, FarmHost};
+use crate::groups::in_groups;
+use crate::levels::PointUse;
+
+/// Part of a host that points of one kind measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PointKind {
+    Clock,
+    Core,
+    Memory,
+    Network,
+    Cpus,
+    Disk,
+}
+
+impl PointKind {
+    pub(crate) const ALL: [(PointKind, &str); 6] = [
+        (PointKind::Clock, "CPU clock"),
+        (PointKind::Core, "core"),
+        (PointKind::Memory, "memory"),
+        (PointKind::Network, "network"),
+        (PointKind::Cpus, "several CPUs"),
+        (PointKind::Disk, "disk"),
+    ];
+
+    pub(crate) fn of(used: PointUse) -> PointKind {
+        match used {
+            PointUse::Cpu => PointKind::Core,
+            PointUse::Sockets | PointUse::Ends => PointKind::Network,
+            PointUse::Memory => PointKind::Memory,
+            PointUse::Cpus => PointKind::Cpus,
+            PointUse::Disk => PointKind::Disk,
+        }
+    }
+
+    /// Returns the deviation between runs that a run does not show.
+    fn beyond(self) -> f64 {
+        let used = match self {
+            PointKind::Clock | PointKind::Core => PointUse::Cpu,
+            PointKind::Memory => PointUse::Memory,
+            PointKind::Network => PointUse::Sockets,
+            PointKind::Cpus => PointUse::Cpus,
+            PointKind::Disk => PointUse::Disk,
+        };
+        used.beyond()
+    }
+
+    /// Tests if one run shows how the next one will be.
+    pub(crate) fn is_known_by_one(self) -> bool {
+        matches!(self, PointKind::Clock | PointKind::Core)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        PointKind::ALL[self as usize].1
+    }
+}
+
+/// Places of the hosts of a group at one point, or at all points of a kind.
+pub(crate) struct HostColumn {
+    pub(crate) kind: PointKind,
+    /// Number of the point; `None` for a whole kind.
+    pub(crate) point: Option<usize>,
+    pub(crate) places: Vec<Option<Place>>,
+    pub(crate) spreads: Vec<Option<Spread>>,
+}
+
+impl HostColumn {
+    fn of(kind: PointKind, point: Option<usize>, places: Vec<Option<Place>>) -> HostColumn {
+        let spreads = others(&places);
+        HostColumn { kind, point, places, spreads }
+    }
+
+    /// Returns the standing of a host of the group.
+    pub(crate) fn standing(&self, at: usize, tests: f64, ignore: f64) -> Option<Standing> {
+        Some(self.spreads[at]?.standing(self.places[at]?, tests, ignore))
+    }
+
+    fn of_hosts(&self, wanted: impl Fn(usize) -> bool) -> Vec<Place> {
+        let own = self.places.iter().enumerate().filter(|(at, _)| wanted(*at));
+        own.filter_map(|(_, place)| *place).collect()
+    }
+}
+
+/// Columns of a group of hosts: those of all kinds, and those of all points of the farm.
+pub(crate) struct HostTable {
+    /// Numbers of the hosts.
+    pub(crate) hosts: Vec<usize>,
+    pub(crate) kinds: Vec<HostColumn>,
+    pub(crate) points: Vec<HostColumn>,
+}
+
+impl HostTable {
+    pub(crate) fn of(farm: &Farm, hosts: &[usize]) -> HostTable {
+        let points = farm.points.iter().enumerate().map(|(at, point)| {
+            HostColumn::of(PointKind::of(point.used), Some(at), farm.places(at, hosts))
+        });
+        let points: Vec<HostColumn> = points.collect();
+        let kinds = PointKind::ALL.into_iter().map(|(kind, _)| {
+            let places: Vec<Option<Place>> = match kind {
+                PointKind::Clock => farm.clocks(hosts),
+                _ => (0..hosts.len()).map(|at| of_kind(farm, &points, kind, at)).collect(),
+            };
+            HostColumn::of(kind, None, places)
+        });
+        let kinds = kinds.collect();
+        HostTable { hosts: hosts.to_vec(), kinds, points }
+    }
+}
+
+fn of_kind(farm: &Farm, points: &[HostColumn], kind: PointKind, at: usize) -> Option<Place> {
+    let own = points.iter().filter(|column| column.kind == kind);
+    let places = own.filter_map(|column| {
+        let (place, spread) = (column.places[at]?, column.spreads[at]?);
+        // A difference from before has its own zero.
+        let centre = if farm.is_paired { 0.0 } else { spread.centre };
+        Some((Place { log: place.log - centre, ..place }, spread.variance.sqrt()))
+    });
+    Place::of_kind(&places.collect::<Vec<_>>(), kind.beyond())
+}
+
+/// Facts by which alike hosts may differ, in the order in which they are tried.
+const FACTS: [(&str, fn(&FarmHost) -> String); 8] = [
+    ("memory", |host| format!("{} GiB", significant(host.facts.memory_bytes as f64 / GIB, 2))),
+    ("kernel", |host| kernel(&host.facts)),
+    ("governor", |host| host.facts.governor.clone().unwrap_or_default()),
+    ("hypervisor", |host| host.facts.hypervisor.clone().unwrap_or_default()),
+    ("mitigations", |host| host.facts.mitigations.join("; ")),
+    ("transparent huge pages", |host| host.facts.transparent_huge_pages.clone()),
+    ("clock source", |host| host.facts.clocksource.clone()),
+    ("daqmeter", |host| host.program.clone()),
+];
+const GIB: f64 = (1_u64 << 30) as f64;
+
+fn kernel(host: &Host) -> String {
+    host.kernel.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Hosts that are compared with each other.
+pub(crate) struct HostGroup {
+    pub(crate) hosts: Vec<usize>,
+    /// CPU, and how the group differs from others with this CPU.
+    pub(crate) name: String,
+}
+
+/// Fewest hosts of a group that a fact or numbers separate.
+const MIN_SIDE: usize = 4;
+
+/// Divides the hosts into groups, the largest first.
+pub(crate) fn divided(farm: &Farm) -> Vec<HostGroup> {
+    let cpu = |at: usize| {
+        let facts = &farm.hosts[at].facts;
+        let cpus = plural(u64::from(facts.logical_cpus), "CPU");
+        let sockets =
+            if facts.sockets > 1 { format!(", {} sockets", facts.sockets) } else { String::new() };
+        format!("{}, {cpus}{sockets}", facts.cpu_model)
+    };
+    let alike = in_groups((0..farm.hosts.len()).map(|at| (cpu(at), at)));
+    let mut groups: Vec<HostGroup> = Vec::new();
+    for (name, hosts) in alike {
+        split(farm, HostGroup { hosts, name }, &mut groups);
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.hosts.len()));
+    groups
+}
+
+/// Splits a group as long as a fact or the numbers separate some of its hosts.
+fn split(farm: &Farm, group: HostGroup, found: &mut Vec<HostGroup>) {
+    let sides = if group.hosts.len() < 2 * MIN_SIDE { None } else { sides(farm, &group.hosts) };
+    let Some((is_other, [own, other])) = sides else { return found.push(group) };
+    let named = |text: &str| format!("{}, {text}", group.name);
+    let all = group.hosts.iter().zip(&is_other);
+    let of =
+        |side: bool| all.clone().filter(|(_, is)| **is == side).map(|(host, _)| *host).collect();
+    split(farm, HostGroup { hosts: of(false), name: named(&own) }, found);
+    split(farm, HostGroup { hosts: of(true), name: named(&other) }, found);
+}
+
+/// Returns which hosts are of another kind than the most, and how both are called.
+fn sides(farm: &Farm, hosts: &[usize]) -> Option<(Vec<bool>, [String; 2])> {
+    let table = HostTable::of(farm, hosts);
+    let by_fact = FACTS.iter().find_map(|(fact, value)| {
+        let values: Vec<String> = hosts.iter().map(|host| value(&farm.hosts[*host])).collect();
+        let mut counts = crate::groups::counted(values.iter().cloned());
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts.retain(|(_, count)| *count >= MIN_SIDE);
+        let (most, others) = counts.split_first()?;
+        let is = |other: &str| values.iter().map(|value| value == other).collect::<Vec<bool>>();
+        let differs = |(other, _): &&(String, usize)| {
+            let (own, other) = (is(&most.0), is(other));
+            let tests = (FACTS.len() * table.kinds.len()) as f64;
+            table.kinds.iter().any(|kind| {
+                let sides = [kind.of_hosts(|at| other[at]), kind.of_hosts(|at| own[at])];
+                let found = between(&sides[0], &sides[1], tests);
+                found.is_some_and(|(log, half)| log.abs() > half && log.abs() > DIFFERS.ln_1p())
+            })
+        };
+        let (other, _) = others.iter().find(differs)?;
+        Some((is(other), [&most.0, other].map(|value| format!("{fact} {value}"))))
+    });
+    by_fact.or_else(|| {
+        table.kinds.iter().find_map(|kind| {
+            let border = two_kinds(&kind.of_hosts(|_| true))?;
+            let is_slow: Vec<bool> =
+                kind.places.iter().map(|place| place.is_some_and(|it| it.log > border)).collect();
+            let [fast, slow] = [false, true].map(|side| kind.of_hosts(|at| is_slow[at] == side));
+            let by = Spread::of(&slow)?.centre - Spread::of(&fast)?.centre;
+            let (name, by) = (kind.kind.name(), percent(by.exp_m1(), 2));
+            Some((is_slow, [format!("{name} fast"), format!("{name} {by} % slower")]))
+        })
+    })
+}
+
+/// Least difference that makes hosts a kind of their own.
+const DIFFERS: f64 = 0.02;
