@@ -39,8 +39,35 @@ struct Drawn {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let Some(folder) = words.first() else { return println!("name a folder of files") };
-    let farms: usize = words.get(1).map_or(100, |count| count.parse().unwrap());
+    let farms: usize = words.get(1).and_then(|count| count.parse().ok()).unwrap_or(100);
     let base = Base::read(folder);
+    if words.get(1).is_some_and(|word| word == "spread") {
+        let named = base.farm.logs();
+        for ((kind, off), (name, _)) in base
+            .points
+            .iter()
+            .zip(base.farm.names().iter().zip(named))
+            .map(|(a, (n, b))| (a, (n.clone(), b)))
+        {
+            let mut sorted: Vec<f64> = off.iter().map(|x| x.abs() * 100.0).collect();
+            sorted.sort_by(f64::total_cmp);
+            let at = |q: f64| sorted[(q * (sorted.len() - 1) as f64) as usize];
+            println!(
+                "{kind:?} {name}: {:.1} {:.1} {:.1} {:.1} n {}",
+                at(0.5),
+                at(0.68),
+                at(0.9),
+                at(1.0),
+                off.len()
+            );
+        }
+        let all: Vec<_> = (0..base.files())
+            .map(|at| (format!("n{at}"), Arc::clone(&base.facts[0]), vec![at]))
+            .collect();
+        let farm = base.farm.drawn(&all, |_, _, _| 0.0);
+        println!("{}", judged(&farm, &[], IGNORE).frame().text(None));
+        return;
+    }
     for is_heavy in [false, true] {
         for hosts in [16, 32, 100, 500] {
             let farms = farms.min(farms * 100 / hosts).max(10);
@@ -111,10 +138,13 @@ impl Base {
 
     /// Adds a run.
     fn measured(&self, host: &mut Drawn, random: &mut Random, is_heavy: bool) {
-        host.runs.push((random.uniform() * self.files() as f64) as usize);
+        // No two runs of a host are the same file.
+        let drawn = std::iter::repeat_with(|| (random.uniform() * self.files() as f64) as usize);
+        let next = drawn.into_iter().find(|file| !host.runs.contains(file)).unwrap();
+        host.runs.push(next);
         let mut tail = |_| {
             let squares: f64 = (0..4).map(|_| random.normal().powi(2)).sum();
-            if is_heavy { (4.0 / squares).sqrt() } else { 1.0 }
+            if is_heavy { (4.0 / squares).sqrt() } else { (0.3 * random.normal()).exp() }
         };
         host.tails.push(std::array::from_fn(&mut tail));
     }
@@ -164,6 +194,22 @@ impl Base {
                 continue;
             }
             let own = slow.map(|_| slow_one);
+            for at in 0..count {
+                if Some(at) != own && is(at, &found, HostVerdict::Different) {
+                    let one = &found.hosts[at];
+                    println!(
+                        "    {} {} runs {:?} {:?}: {:?} {:?} {:?} z {}",
+                        one.name,
+                        one.runs,
+                        hosts[at].runs,
+                        one.group,
+                        one.findings[0].kind,
+                        one.findings[0].point,
+                        one.findings[0].interval,
+                        one.findings[0].z
+                    );
+                }
+            }
             let alarm =
                 (0..count).any(|at| Some(at) != own && is(at, &found, HostVerdict::Different));
             let is_found = own.is_some_and(|at| is(at, &found, HostVerdict::Different));

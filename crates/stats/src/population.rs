@@ -4,15 +4,19 @@
 //! The yardstick is the spread of the other hosts. It has two parts: hosts differ, and runs of one
 //! host differ. Further runs of a host reduce the second part only.
 
-use crate::compare::{FALSE_ALARM, KNOWN_FREEDOM, MIN_SEEN, SEEN_FREEDOM, SHARED};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::compare::{FALSE_ALARM, KNOWN_FREEDOM, MIN_SEEN, SEEN_FREEDOM};
 use crate::level::{FLOOR, Level, Located, Unit};
 use crate::{median, quantile, sorted, student, trimmed};
 
 /// Usual deviation of alike hosts. It weighs as much as two hosts where the others show their own.
 const ALIKE: f64 = 0.01;
-/// Part of the others that may lie anywhere, while their spread still holds: their 90th percentile.
-/// Fewer than ten have none.
-const TAIL: (f64, f64, usize) = (0.9, 1.645, 10);
+/// Deviations at which a normal distribution has its 90th percentile.
+const TAIL: f64 = 1.645;
+/// Quantile that a spread reaches where nine tenths of the hosts tell.
+pub const NEAR: f64 = 0.9;
 /// More hosts than this hardly notice one of their own.
 const MANY: usize = 64;
 /// Suspects that a population without a difference has.
@@ -25,23 +29,25 @@ pub struct Place {
     pub log: f64,
     /// Variance of it that its runs may show, by their instances and by the kind of the point.
     pub noise: f64,
+    /// Variance of it by the scatter of its runs; 0 of one run.
+    pub scatter: f64,
     pub runs: usize,
     /// Logarithm of the factor by which others may have slowed it.
     pub slowed: f64,
 }
 
 impl Place {
-    /// Returns the place of a host by the levels of its runs: by those that were not shared, if
-    /// there are any. `beyond` is the deviation between runs that their instances do not show.
+    /// Returns the place of a host by the levels of its runs, without those that were shared.
+    /// `beyond` is the deviation between runs that their instances do not show.
     pub fn of(levels: &[&Level], unit: Unit, beyond: f64, slowed: f64) -> Option<Place> {
-        let is_shared = levels.iter().all(|level| level.is_shared);
-        let clean = levels.iter().filter(|level| is_shared || !level.is_shared);
+        let clean = levels.iter().filter(|level| !level.is_shared);
         let found: Vec<Located> = clean.filter_map(|level| level.located(unit)).collect();
-        let runs = found.len();
+        let logs: Vec<f64> = found.iter().map(|own| own.log).collect();
+        let (log, runs) = (median(&logs)?, logs.len());
         let own = found.iter().map(|own| own.error.powi(2)).sum::<f64>() / runs as f64;
-        let slowed = if is_shared { slowed.max(SHARED.ln()) } else { slowed };
-        let log = median(&found.iter().map(|own| own.log).collect::<Vec<_>>())?;
-        Some(Place { log, noise: (own + noise(beyond)) / runs as f64, runs, slowed })
+        let squares = logs.iter().map(|own| (own - log).powi(2)).sum::<f64>();
+        let scatter = squares / (runs * (runs - 1).max(1)) as f64;
+        Some(Place { log, noise: (own + noise(beyond)) / runs as f64, scatter, runs, slowed })
     }
 
     /// Returns the place of a host by its places at points of one kind: logarithms over the centre
@@ -58,15 +64,18 @@ impl Place {
             sum >= half
         })?;
         let runs = points.iter().map(|(place, _)| place.runs).max()?;
-        let slowed = median(&points.iter().map(|(place, _)| place.slowed).collect::<Vec<_>>())?;
-        Some(Place { log: middle.0.log, noise: noise(beyond) / runs as f64, runs, slowed })
+        let middle_of = |of: fn(&Place) -> f64| {
+            median(&points.iter().map(|(place, _)| of(place)).collect::<Vec<_>>())
+        };
+        let (scatter, slowed) = (middle_of(|it| it.scatter)?, middle_of(|it| it.slowed)?);
+        Some(Place { log: middle.0.log, noise: noise(beyond) / runs as f64, scatter, runs, slowed })
     }
 
-    /// Returns the place of the clock: the time of its chain during the runs.
-    pub fn of_clock(levels: &[&Level]) -> Option<Place> {
+    /// Returns the place of the clock: the time of its chain during a number of runs.
+    pub fn of_clock(levels: &[&Level], runs: usize) -> Option<Place> {
         let chains: Vec<f64> = levels.iter().filter_map(|level| level.chain).collect();
         let log = median(&chains)?;
-        Some(Place { log, noise: noise(0.0), runs: 1, slowed: 0.0 })
+        Some(Place { log, noise: noise(0.0), scatter: 0.0, runs, slowed: 0.0 })
     }
 }
 
@@ -101,14 +110,42 @@ pub struct Spread {
     pub variance: f64,
     freedom: f64,
     noise: f64,
+    slowed: f64,
     hosts: usize,
 }
 
+/// Borders of a judgement: a number of places share the chance of a false alarm, and differences up
+/// to a fraction are none.
+#[derive(Debug)]
+pub struct Borders {
+    tests: f64,
+    ignore: f64,
+    /// Factors of Student's distribution by its freedom: apart, suspect, and 95 %.
+    known: RefCell<HashMap<u64, [f64; 3]>>,
+}
+
+impl Borders {
+    pub fn of(tests: f64, ignore: f64) -> Borders {
+        Borders { tests, ignore: ignore.ln_1p(), known: RefCell::default() }
+    }
+
+    fn at(&self, freedom: f64) -> [f64; 3] {
+        let factors = || {
+            let shared = |chance: f64| (chance / self.tests).min(0.05);
+            [shared(FALSE_ALARM), shared(SUSPECTS), 0.05].map(|it| student(freedom, 1.0 - it))
+        };
+        *self.known.borrow_mut().entry(freedom.to_bits()).or_insert_with(factors)
+    }
+}
+
 impl Spread {
-    /// `None` below two hosts, which say nothing about a third.
-    pub fn of(places: &[Place]) -> Option<Spread> {
+    /// Returns the spread of places. It reaches their quantile `tail`: some points have two states,
+    /// and the middle of the others shows one of them. `None` below two hosts, which say nothing
+    /// about a third.
+    pub fn of(places: &[Place], tail: f64) -> Option<Spread> {
         let logs: Vec<f64> = places.iter().map(|place| place.log).collect();
-        let noise = median(&places.iter().map(|place| place.noise).collect::<Vec<_>>())?;
+        let middle = |of: fn(&Place) -> f64| median(&places.iter().map(of).collect::<Vec<_>>());
+        let (noise, slowed) = (middle(|it| it.noise)?, middle(|it| it.slowed)?);
         if logs.len() < 2 {
             return None;
         }
@@ -117,13 +154,10 @@ impl Spread {
         // A few hosts show their spread only roughly.
         let known = if seen >= MIN_SEEN { SEEN_FREEDOM } else { KNOWN_FREEDOM.sqrt() };
         let usual = (squares + known * (noise + ALIKE.powi(2))) / (seen + known);
-        let tail = || {
-            let off = logs.iter().map(|log| (log - found.mean).abs()).collect::<Vec<_>>();
-            quantile(&sorted(&off), TAIL.0).map(|off| (off / TAIL.1).powi(2))
-        };
-        let tail = tail().filter(|_| logs.len() >= TAIL.2).unwrap_or(0.0);
+        let off = logs.iter().map(|log| (log - found.mean).abs()).collect::<Vec<_>>();
+        let tail = (quantile(&sorted(&off), tail)? / TAIL).powi(2);
         let (variance, freedom, hosts) = (usual.max(tail), seen + known, logs.len());
-        Some(Spread { centre: found.mean, variance, freedom, noise, hosts })
+        Some(Spread { centre: found.mean, variance, freedom, noise, slowed, hosts })
     }
 
     /// Returns the centre with half of its interval: all of a number of such intervals hold
@@ -133,34 +167,32 @@ impl Spread {
         (self.centre, student(self.freedom, 1.0 - FALSE_ALARM / tests) * error)
     }
 
-    /// Returns the standard deviation of a place with that noise.
-    fn deviation(&self, noise: f64) -> f64 {
+    /// Returns the standard deviation of a place with that noise and scatter.
+    fn deviation(&self, noise: f64, scatter: f64) -> f64 {
         let (shared, own) = ((self.variance - self.noise).max(0.0), self.variance.min(self.noise));
         let own = own * noise / self.noise.max(f64::MIN_POSITIVE);
-        (shared + own + self.variance / self.hosts as f64).sqrt()
+        (shared + own.max(scatter) + self.variance / self.hosts as f64).sqrt()
     }
 
-    /// Returns the standing of a place. `tests` is the number of places that share the chance of a
-    /// false alarm, `ignore` the fraction up to which nothing lies apart.
-    pub fn standing(&self, place: Place, tests: f64, ignore: f64) -> Standing {
+    pub fn standing(&self, place: Place, borders: &Borders) -> Standing {
         let log = place.log - self.centre;
-        let bound = |chance: f64| student(self.freedom, 1.0 - (chance / tests).min(0.5));
-        let (apart, suspect) = (bound(FALSE_ALARM), bound(SUSPECTS));
-        let error = self.deviation(place.noise);
-        // What others took hides no speed-up, and makes no slowdown.
-        let own = if log > 0.0 { (log - place.slowed).max(0.0) } else { -log };
-        let ignored = ignore.ln_1p();
-        let is_beyond = |far: f64| own > far && own > ignored;
-        let half = student(self.freedom, 0.95) * error;
-        let one = place.noise * place.runs as f64;
+        let [apart, suspect, usual] = borders.at(self.freedom);
+        let error = self.deviation(place.noise, place.scatter);
+        // Others that slowed a host make no slowdown of it; those that slowed the rest no speed-up.
+        let slowed = if log > 0.0 { place.slowed } else { self.slowed };
+        let own = (log.abs() - slowed).max(0.0);
+        let is_beyond = |far: f64| own > far && own > borders.ignore;
+        let half = usual * error;
+        let one = [place.noise, place.scatter].map(|of_all| of_all * place.runs as f64);
+        let with = |runs: usize| self.deviation(one[0] / runs as f64, one[1] / runs as f64);
         let mut more = (place.runs + 1)..=MAX_RUNS;
         Standing {
             log,
             interval: ((log - half).exp(), (log + half).exp()),
             is_apart: is_beyond(apart * error),
             is_suspect: is_beyond(suspect * error),
-            visible: (apart * error).max(ignored).exp_m1(),
-            runs_wanted: more.find(|runs| own > apart * self.deviation(one / *runs as f64)),
+            visible: (apart * error).max(borders.ignore).exp_m1(),
+            runs_wanted: more.find(|runs| own > apart * with(*runs)),
             z: own / error,
         }
     }
@@ -172,7 +204,7 @@ const MAX_RUNS: usize = 9;
 /// Returns the logarithm of the time of some hosts over that of others, with half of its interval:
 /// all of a number of comparisons hold together with 99 %. `None` if either are too few.
 pub fn between(hosts: &[Place], others: &[Place], tests: f64) -> Option<(f64, f64)> {
-    let [own, others] = [Spread::of(hosts)?, Spread::of(others)?];
+    let [own, others] = [Spread::of(hosts, NEAR)?, Spread::of(others, NEAR)?];
     let error = (own.variance / own.hosts as f64 + others.variance / others.hosts as f64).sqrt();
     let bound = student(own.freedom.min(others.freedom), 1.0 - FALSE_ALARM / tests);
     Some((own.centre - others.centre, bound * error))
@@ -192,21 +224,21 @@ pub fn two_kinds(places: &[Place]) -> Option<f64> {
     let gap = |at: &usize| all[*at].log - all[at - 1].log;
     let at =
         (least..(all.len() + 1).saturating_sub(least)).max_by(|a, b| gap(a).total_cmp(&gap(b)))?;
-    let [low, high] = [Spread::of(&all[..at])?, Spread::of(&all[at..])?];
+    let [low, high] = [Spread::of(&all[..at], NEAR)?, Spread::of(&all[at..], NEAR)?];
     let error = low.variance.max(high.variance).sqrt();
     let is_cut = high.centre - low.centre > CUT.0 * error && gap(&at) > CUT.1 * error;
     is_cut.then(|| (all[at].log + all[at - 1].log) / 2.0)
 }
 
 /// Returns the spread that each host has beside it: that of all others.
-pub fn others(places: &[Option<Place>]) -> Vec<Option<Spread>> {
+pub fn others(places: &[Option<Place>], tail: f64) -> Vec<Option<Spread>> {
     let all = || places.iter().copied().flatten().collect::<Vec<Place>>();
     if places.iter().flatten().count() > MANY {
-        return vec![Spread::of(&all()); places.len()];
+        return vec![Spread::of(&all(), tail); places.len()];
     }
     let without = |at: usize| {
         let others = places.iter().enumerate().filter(|(other, _)| *other != at);
-        Spread::of(&others.filter_map(|(_, place)| *place).collect::<Vec<_>>())
+        Spread::of(&others.filter_map(|(_, place)| *place).collect::<Vec<_>>(), tail)
     };
     (0..places.len()).map(without).collect()
 }
@@ -219,7 +251,7 @@ mod tests {
     const QUIET: f64 = 0.005;
 
     fn place(log: f64) -> Place {
-        Place { log, noise: FLOOR.powi(2), runs: 1, slowed: 0.0 }
+        Place { log, noise: FLOOR.powi(2), scatter: 0.0, runs: 1, slowed: 0.0 }
     }
 
     fn healthy(random: &mut Random, hosts: usize) -> Vec<Option<Place>> {
@@ -228,9 +260,10 @@ mod tests {
 
     /// Numbers of the hosts that lie apart, among as many columns as `tests` has.
     fn apart(places: &[Option<Place>], tests: f64) -> Vec<usize> {
-        let spreads = others(places);
-        let is_apart =
-            |at: &usize| spreads[*at].unwrap().standing(places[*at].unwrap(), tests, 0.0).is_apart;
+        let spreads = others(places, NEAR);
+        let is_apart = |at: &usize| {
+            spreads[*at].unwrap().standing(places[*at].unwrap(), &Borders::of(tests, 0.0)).is_apart
+        };
         (0..places.len()).filter(is_apart).collect()
     }
 
@@ -263,21 +296,22 @@ mod tests {
             |runs: usize| Place { noise: 0.04_f64.powi(2) / runs as f64, runs, ..place(0.1) };
         let mut random = Random::new(7);
         let noisy = |_| Some(Place { log: 0.04 * random.normal(), ..runs(1) });
-        let spread = Spread::of(&(0..40).filter_map(noisy).collect::<Vec<_>>()).unwrap();
-        let [one, four] = [1, 4].map(|count| spread.standing(runs(count), 40.0, 0.0));
+        let spread = Spread::of(&(0..40).filter_map(noisy).collect::<Vec<_>>(), NEAR).unwrap();
+        let [one, four] = [1, 4].map(|count| spread.standing(runs(count), &Borders::of(40.0, 0.0)));
         assert!(!one.is_apart && four.is_apart, "{one:?} {four:?}");
         assert!((2..=4).contains(&one.runs_wanted.unwrap()), "{one:?}");
         // Hosts that differ themselves are not averaged away.
         let own = |_| Some(place(0.04 * random.normal()));
-        let spread = Spread::of(&(0..40).filter_map(own).collect::<Vec<_>>()).unwrap();
+        let spread = Spread::of(&(0..40).filter_map(own).collect::<Vec<_>>(), NEAR).unwrap();
         let many = Place { noise: FLOOR.powi(2) / 9.0, runs: 9, ..place(0.1) };
-        assert!(!spread.standing(many, 40.0, 0.0).is_apart);
+        assert!(!spread.standing(many, &Borders::of(40.0, 0.0)).is_apart);
     }
 
     #[test]
     fn others_that_slowed_a_host_are_no_difference_of_it() {
-        let spread = Spread::of(&[place(0.0); 20]).unwrap();
-        let standing = |log, slowed| spread.standing(Place { slowed, ..place(log) }, 20.0, 0.02);
+        let spread = Spread::of(&[place(0.0); 20], NEAR).unwrap();
+        let borders = Borders::of(20.0, 0.02);
+        let standing = |log, slowed| spread.standing(Place { slowed, ..place(log) }, &borders);
         assert!(standing(0.2, 0.0).is_apart && standing(-0.2, 0.2).is_apart);
         assert!(!standing(0.2, 0.19).is_suspect);
         assert!(!standing(0.015, 0.0).is_suspect, "it is ignored");
@@ -298,8 +332,11 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_a_host_beside_one_other() {
-        assert_eq!(others(&[Some(place(0.0)), Some(place(1.0)), None]).iter().flatten().count(), 1);
-        assert!(others(&[Some(place(0.0)), Some(place(1.0))]).iter().all(Option::is_none));
-        assert!(Spread::of(&[]).is_none());
+        assert_eq!(
+            others(&[Some(place(0.0)), Some(place(1.0)), None], NEAR).iter().flatten().count(),
+            1
+        );
+        assert!(others(&[Some(place(0.0)), Some(place(1.0))], NEAR).iter().all(Option::is_none));
+        assert!(Spread::of(&[], NEAR).is_none());
     }
 }

@@ -179,7 +179,7 @@ impl Farm {
     }
 
     /// Returns the names of the points for people.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let names = Names::of(&self.examples);
         self.points.iter().map(|point| names.of_stage(&point.identity).to_owned()).collect()
     }
@@ -243,9 +243,10 @@ impl Farm {
     pub(crate) fn clocks(&self, hosts: &[usize]) -> Vec<Option<Place>> {
         let place = |host: &usize| {
             let points = self.hosts[*host].points.iter();
+            let runs = points.clone().map(|(_, runs)| runs.len()).max().unwrap_or(0);
             let core = points.filter(|(point, _)| self.points[**point].used == PointUse::Cpu);
             self.place(core.flat_map(|(_, runs)| runs), |own| {
-                Place::of_clock(&own.iter().map(|run| &run.level).collect::<Vec<_>>())
+                Place::of_clock(&own.iter().map(|run| &run.level).collect::<Vec<_>>(), runs)
             })
         };
         hosts.iter().map(place).collect()
@@ -265,6 +266,7 @@ impl Farm {
         Some(Place {
             log: after.log - before.log,
             noise: before.noise + after.noise,
+            scatter: before.scatter + after.scatter,
             runs: before.runs.min(after.runs),
             slowed: after.slowed,
         })

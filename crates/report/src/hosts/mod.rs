@@ -11,7 +11,7 @@ mod text;
 
 use std::collections::HashMap;
 
-use daqmeter_stats::{Spread, Standing, between};
+use daqmeter_stats::{Borders, NEAR, Spread, Standing, between};
 use serde::Serialize;
 
 pub use farm::{Farm, FarmSide};
@@ -68,7 +68,7 @@ pub enum HostVerdict {
     NotSeen,
     /// Far out. More runs tell.
     Suspect,
-    /// Its single run lies apart. A second one confirms or clears it.
+    /// It lies apart in too few runs. More confirm or clear it.
     Unconfirmed,
     Different,
 }
@@ -113,6 +113,8 @@ pub struct HostFinding {
 
 /// Fewest hosts of a group in which one can be called different.
 const MIN_HOSTS: usize = 3;
+/// Fewest runs by which a host differs at a kind of points, and at a single point.
+const MIN_RUNS: (usize, usize) = (2, 3);
 /// Kinds and points share the chance of a false alarm.
 const SHARES: f64 = 2.0;
 /// Share of the points of its group that a host may lack without a word.
@@ -131,12 +133,13 @@ pub fn judged(farm: &Farm, expected: &[String], ignore: f64) -> JudgedFarm {
         SHARES * places.flatten().count().max(1) as f64
     };
     let tests = [count(|table| &table.kinds), count(|table| &table.points)];
+    let borders = tests.map(|tests| Borders::of(tests, ignore));
     let letters: Vec<String> = (0..groups.len()).map(letter).collect();
     let mut hosts: Vec<Option<JudgedHost>> = farm.hosts.iter().map(|_| None).collect();
     for (table, letter) in tables.iter().zip(&letters) {
         let common = common(table);
         for (at, host) in table.hosts.iter().enumerate() {
-            let judge = Judge { farm, names: &names, table, tests, ignore, at };
+            let judge = Judge { farm, names: &names, table, borders: &borders, at };
             hosts[*host] = Some(judge.host(letter, &common));
         }
     }
@@ -151,11 +154,7 @@ pub fn judged(farm: &Farm, expected: &[String], ignore: f64) -> JudgedFarm {
             letter: letter.clone(),
             name: groups[group].name.clone(),
             hosts: table.hosts.len(),
-            visible: table
-                .kinds
-                .iter()
-                .filter_map(|kind| visible(kind, tests[0], ignore))
-                .collect(),
+            visible: table.kinds.iter().filter_map(|kind| visible(kind, &borders[0])).collect(),
             differences,
         }
     };
@@ -186,8 +185,8 @@ fn common(table: &HostTable) -> Vec<usize> {
 }
 
 /// Returns the smallest slowdown that shows in the middle of the hosts.
-fn visible(kind: &HostColumn, tests: f64, ignore: f64) -> Option<(PointKind, f64)> {
-    let all = (0..kind.places.len()).filter_map(|at| kind.standing(at, tests, ignore));
+fn visible(kind: &HostColumn, borders: &Borders) -> Option<(PointKind, f64)> {
+    let all = (0..kind.places.len()).filter_map(|at| kind.standing(at, borders));
     let all: Vec<f64> = all.map(|standing| standing.visible).collect();
     Some((kind.kind, daqmeter_stats::median(&all)?))
 }
@@ -218,7 +217,7 @@ fn since_before(table: &HostTable, names: &[String], ignore: f64) -> Vec<GroupDi
     let tests = (table.kinds.len() + table.points.len()) as f64;
     let difference = |column: &HostColumn| {
         let own: Vec<_> = column.places.iter().copied().flatten().collect();
-        let (log, half) = Spread::of(&own)?.centre_interval(tests);
+        let (log, half) = Spread::of(&own, NEAR)?.centre_interval(tests);
         let name = column.point.map_or(column.kind.name(), |point| &names[point]);
         group_difference(name, log, half, ignore)
     };
@@ -237,9 +236,8 @@ struct Judge<'a> {
     farm: &'a Farm,
     names: &'a [String],
     table: &'a HostTable,
-    /// Numbers of the places of kinds and of points.
-    tests: [f64; 2],
-    ignore: f64,
+    /// Borders of kinds and of points.
+    borders: &'a [Borders; 2],
     /// Number of the host in the table.
     at: usize,
 }
@@ -248,12 +246,13 @@ impl Judge<'_> {
     fn host(&self, letter: &str, common: &[usize]) -> JudgedHost {
         let host = &self.farm.hosts[self.table.hosts[self.at]];
         let [kinds, points] = [&self.table.kinds, &self.table.points];
-        let columns = kinds.iter().map(|kind| (kind, self.tests[0]));
-        let columns = columns.chain(points.iter().map(|point| (point, self.tests[1])));
+        let [of_kinds, of_points] = self.borders;
+        let columns = kinds.iter().map(|kind| (kind, of_kinds));
+        let columns = columns.chain(points.iter().map(|point| (point, of_points)));
         let is_seen = self.table.hosts.len() >= MIN_HOSTS;
-        let standings = columns.clone().map(|(column, tests)| {
-            column.standing(self.at, tests, self.ignore).filter(|_| is_seen)
-        });
+        let standings = columns
+            .clone()
+            .map(|(column, borders)| column.standing(self.at, borders).filter(|_| is_seen));
         let standings: Vec<Option<Standing>> = standings.collect();
         let found = columns.zip(&standings);
         let found = found.filter_map(|((column, _), own)| self.finding(column, (*own)?));
@@ -293,12 +292,15 @@ impl Judge<'_> {
 
     fn finding(&self, column: &HostColumn, standing: Standing) -> Option<HostFinding> {
         let place = column.places[self.at]?;
-        // Others show how runs of this kind differ, but not how those of this host do.
-        let is_known = place.runs > 1 || column.kind.is_known_by_one();
+        // One run does not say how those of its host differ. A single point may be in one of two
+        // states for a whole run, and there are many.
+        let enough = if column.point.is_none() { MIN_RUNS.0 } else { MIN_RUNS.1 };
+        let is_known = place.runs >= enough;
         let verdict = match standing {
             Standing { is_apart: true, .. } if is_known => HostVerdict::Different,
             Standing { is_apart: true, .. } => HostVerdict::Unconfirmed,
-            Standing { is_suspect: true, .. } => HostVerdict::Suspect,
+            // Of many points, some are far out.
+            Standing { is_suspect: true, .. } if column.point.is_none() => HostVerdict::Suspect,
             _ => return None,
         };
         let wanted = standing.runs_wanted.filter(|_| verdict == HostVerdict::Suspect);
@@ -311,7 +313,7 @@ impl Judge<'_> {
             interval: standing.interval,
             z: standing.z,
             runs: place.runs,
-            runs_wanted: if verdict == HostVerdict::Unconfirmed { Some(2) } else { wanted },
+            runs_wanted: if verdict == HostVerdict::Unconfirmed { Some(enough) } else { wanted },
         })
     }
 

@@ -92,7 +92,7 @@ impl HostVerdict {
             HostVerdict::Alike => "alike",
             HostVerdict::NotSeen => "no group",
             HostVerdict::Suspect => "suspect",
-            HostVerdict::Unconfirmed => "far off in one run",
+            HostVerdict::Unconfirmed => "far off, too few runs",
             HostVerdict::Different => "differs",
         }
     }

@@ -1,7 +1,7 @@
 //! One host among a population: is each of its numbers normal?
 
 use daqmeter_record::units::{percent, plural};
-use daqmeter_stats::{Standing, share_interval};
+use daqmeter_stats::{Borders, Standing, share_interval};
 use serde::Serialize;
 
 use super::groups::{HostColumn, HostTable, divided};
@@ -53,7 +53,8 @@ pub fn ranked(farm: &Farm, ignore: f64) -> Option<RankedHost> {
         SHARES * columns.iter().filter(|column| column.places[at].is_some()).count().max(1) as f64
     };
     let tests = [count(&table.kinds), count(&table.points)];
-    let judge = Judge { farm, names: &names, table: &table, tests, ignore, at };
+    let borders = tests.map(|tests| Borders::of(tests, ignore));
+    let judge = Judge { farm, names: &names, table: &table, borders: &borders, at };
     let judged = judge.host("", &[]);
     let columns = table.kinds.iter().chain(&table.points).zip(&judged.standings);
     let rank = |(column, standing): (&HostColumn, &Option<Standing>)| {
@@ -118,7 +119,7 @@ impl RankedHost {
         match self.verdict {
             HostVerdict::Different => format!("{name} differs from {hosts} of its kind: {found}"),
             HostVerdict::Unconfirmed => format!(
-                "{name} is far off among {hosts} of its kind, in its only run; measure it again: {found}"
+                "{name} is far off among {hosts} of its kind, in too few runs; measure it again: {found}"
             ),
             HostVerdict::Suspect => {
                 format!("{name} is at the edge of {hosts} of its kind: {found}")

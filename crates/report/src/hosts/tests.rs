@@ -43,7 +43,7 @@ fn cpu(at: usize) -> &'static str {
     if at.is_multiple_of(2) { "Fast CPU" } else { "Slow CPU" }
 }
 
-/// Farm of two kinds of machine. The named host takes longer by a factor.
+/// Farm of two kinds of machine, each host with one run. The named one takes longer by a factor.
 fn farm(hosts: usize, slow: &str, factor: f64) -> Farm {
     let mut farm = Farm::default();
     for at in 0..hosts {
@@ -61,7 +61,10 @@ fn verdict(found: &JudgedFarm, name: &str) -> HostVerdict {
 #[test]
 fn a_slow_host_of_two_kinds_is_named_with_its_group_and_size() {
     let expected = ["n03", "n99"].map(str::to_owned);
-    let found = judged(&farm(24, "n07", 1.06), &expected, 0.02);
+    let mut farm = farm(24, "n07", 1.06);
+    assert_eq!(verdict(&judged(&farm, &[], 0.02), "n07"), HostVerdict::Unconfirmed);
+    add(&mut farm, "again.jsonl", &run("n07", cpu(7), 1.4 * 1.06, 1));
+    let found = judged(&farm, &expected, 0.02);
     assert_eq!(verdict(&found, "n07"), HostVerdict::Different);
     assert!(found.differs() && found.is_unseen(), "n99 is missing");
     assert_eq!(found.of(HostVerdict::Alike).len(), 23);
@@ -71,6 +74,17 @@ fn a_slow_host_of_two_kinds_is_named_with_its_group_and_size() {
     insta::assert_snapshot!(found.frame().text(None));
     let page = found.page();
     assert!(page.contains("<th scope=\"row\">n07</th>") && !page.contains("<script>"));
+}
+
+#[test]
+fn a_second_run_clears_a_host_whose_first_one_was_disturbed() {
+    let mut farm = farm(24, "n07", 1.1);
+    let found = judged(&farm, &[], 0.02);
+    assert_eq!((verdict(&found, "n07"), found.is_unseen()), (HostVerdict::Unconfirmed, true));
+    let text = found.frame().text(None);
+    assert!(text.contains("measure n07 once more: daqmeter survey --records farm/n07.jsonl"), "{text}");
+    add(&mut farm, "again.jsonl", &run("n07", cpu(7), 1.4, 1));
+    assert_eq!(verdict(&judged(&farm, &[], 0.02), "n07"), HostVerdict::Alike);
 }
 
 #[test]
@@ -136,10 +150,12 @@ fn pairs_show_what_changed_everywhere_and_where_it_hurt_more() {
         let name = format!("n{at:02}");
         // Hosts differ, which does not matter.
         let own = 1.0 + 0.02 * at as f64;
-        add(&mut farm, &name, &run(&name, "CPU", own, 0));
         let after = if at == 4 { 1.2 } else { 1.05 };
-        let records = run(&name, "CPU", own * after, 9);
-        farm.add((&name, FarmSide::After), &name, &records, &[]);
+        for number in 0..if at == 4 { 2 } else { 1 } {
+            add(&mut farm, &name, &run(&name, "CPU", own, 3 + number));
+            let records = run(&name, "CPU", own * after, 9 + number);
+            farm.add((&name, FarmSide::After), &name, &records, &[]);
+        }
     }
     let found = judged(&farm, &[], 0.02);
     assert_eq!(verdict(&found, "n04"), HostVerdict::Different);
@@ -186,7 +202,8 @@ fn alike_cpus_are_divided_by_a_fact_that_matters_else_by_numbers() {
 fn a_host_has_its_rank_among_others_of_its_kind() {
     let rank = |factor: f64| {
         let mut farm = farm(24, "", 1.0);
-        farm.add_own("mine", "mine", &run("n02", cpu(0), factor, 3));
+        let records = [3, 4].map(|number| run("n02", cpu(0), factor, number));
+        farm.add_own("mine", "mine", &records.concat());
         ranked(&farm, 0.02).unwrap()
     };
     let normal = rank(1.0);

@@ -17,7 +17,7 @@ impl JudgedFarm {
         let sections = [
             self.groups_text(),
             self.section("differ from their group", HostVerdict::Different),
-            self.section("far off in their only run", HostVerdict::Unconfirmed),
+            self.section("far off, in too few runs", HostVerdict::Unconfirmed),
             self.section("suspects", HostVerdict::Suspect),
             self.again(),
             self.between(),
