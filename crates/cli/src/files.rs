@@ -72,7 +72,7 @@ pub(crate) fn files_below(
 }
 
 /// Returns the files of a folder and of the folders in it, in the order of their names.
-fn regular_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn regular_files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     /// Largest depth of folders; a deeper one is a link that leads back.
     const MAX_DEPTH: usize = 8;
     /// Largest number of entries: a folder of records has some thousands, / has millions.

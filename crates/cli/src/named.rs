@@ -62,6 +62,10 @@ impl<const GROWS: bool> FromStr for Named<GROWS> {
     }
 }
 
+/// A file that is replaced whole, or a folder of such files.
+#[derive(Clone, Debug)]
+pub(crate) struct FileOrFolder(pub(crate) Replaced);
+
 /// A folder for files that are replaced. It is made if the one that it lies in is there.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputFolder(pub(crate) PathBuf);
@@ -78,6 +82,7 @@ enum Use {
     Replaced,
     Appended,
     Folder,
+    Either,
 }
 
 struct Mentioned {
@@ -107,10 +112,11 @@ pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failu
     refuse_same(&mentioned)?;
     mentioned.iter().try_for_each(|file| match file.use_ {
         Use::Read => Ok(()),
-        Use::Replaced => refuse_records(&file.path).and(refuse_unwritable(&file.path, false)),
+        Use::Either if file.path.is_dir() => refuse_unwritable(&file.path.join("file"), false),
         Use::Appended => refuse_unwritable(&file.path, true),
         Use::Folder if file.path.exists() => refuse_unwritable(&file.path.join("file"), false),
         Use::Folder => refuse_unwritable(&file.path, false),
+        _ => refuse_records(&file.path).and(refuse_unwritable(&file.path, false)),
     })
 }
 
@@ -143,6 +149,7 @@ fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
         (TypeId::of::<Replaced>(), Use::Replaced),
         (TypeId::of::<Appended>(), Use::Appended),
         (TypeId::of::<OutputFolder>(), Use::Folder),
+        (TypeId::of::<FileOrFolder>(), Use::Either),
     ];
     let own = written.into_iter().find(|(written, _)| value_type == *written);
     let use_ = own.map_or(Use::Read, |(_, use_)| use_);

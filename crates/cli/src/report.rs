@@ -8,11 +8,13 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use daqmeter_record::RunRecord;
-use daqmeter_report::export::{counters, sample_parts, series, stages};
+use daqmeter_report::export::{DataFrame, counters, sample_parts, series, stages};
 use daqmeter_report::formats::{FORMATS, Format, FormatWriter, Frames};
 
+mod data_set;
+
 use crate::files::{read_study, shown};
-use crate::named::Replaced;
+use crate::named::{FileOrFolder, Replaced};
 use crate::output::{Ended, Failure, emit, tell, write_with};
 use crate::recorder::Columns;
 
@@ -35,9 +37,10 @@ pub(crate) struct Arguments {
     /// Kind of a row of csv and parquet
     #[arg(long, default_value = "stages")]
     rows: Rows,
-    /// File to write [default: report.html for pages, else standard output]
-    #[arg(short, long, value_name = "FILE", value_parser = Replaced::or_stdout)]
-    output: Option<Replaced>,
+    /// File to write [default: report.html for pages, else standard output], or FOLDER/ for parquet
+    /// by host
+    #[arg(short, long, value_name = "FILE", value_parser = |text: &str| Replaced::or_stdout(text).map(FileOrFolder))]
+    output: Option<FileOrFolder>,
     #[command(flatten)]
     columns: Columns,
 }
@@ -57,17 +60,26 @@ enum Rows {
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let format = arguments.format()?;
     let writer = format.writer.as_ref()?;
+    let by_default = (!format.file.is_empty()).then(|| Replaced::at(format.file));
+    let named = arguments.output.clone().map(|output| output.0).or(by_default);
+    let output = named.as_ref().filter(|path| path.as_os_str() != "-");
+    let is_folder =
+        |path: &&Replaced| path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if let Some(folder) = output.filter(is_folder) {
+        let FormatWriter::Binary(write) = writer else {
+            let name = folder.display();
+            return Err(format!("{name} is a folder: name a file, or give --format parquet").into());
+        };
+        return data_set::write(arguments, folder, *write);
+    }
     let records = read_study(&arguments.files, arguments.study.as_deref())?;
     arguments.columns.apply();
-    let by_default = (!format.file.is_empty()).then(|| Replaced::at(format.file));
-    let named = arguments.output.clone().or(by_default);
-    let output = named.as_ref().filter(|path| path.as_os_str() != "-");
     let is_of_rows = matches!(format.writer, Ok(FormatWriter::Rows(_) | FormatWriter::Binary(_)));
     if arguments.rows != Rows::Stages && !is_of_rows {
         let name = format.name;
         return Err(format!("--rows is for csv and parquet: {name} has no rows of one kind").into());
     }
-    let frames = || frames(arguments, &records);
+    let frames = || frames(arguments, &records, stages);
     let mut parts: Box<dyn Iterator<Item = String>> = match writer {
         FormatWriter::Text(text) => Box::new(once(text(&records))),
         FormatWriter::Both(both) => {
@@ -109,7 +121,7 @@ fn found(name: &str) -> Option<&'static Format> {
 
 impl Arguments {
     fn format(&self) -> Result<&'static Format, Failure> {
-        let ending = self.output.as_ref().and_then(|path| path.extension()?.to_str());
+        let ending = self.output.as_ref().and_then(|path| path.0.extension()?.to_str());
         let known = || found(ending.unwrap_or("html"));
         self.format.or_else(known).ok_or_else(|| {
             let endings = FORMATS.iter().map(|format| format.ending).filter(|it| !it.is_empty());
@@ -124,7 +136,11 @@ impl Arguments {
 }
 
 /// Returns the rows of csv and parquet; refuses records without any.
-fn frames<'a>(arguments: &Arguments, records: &'a [RunRecord]) -> Result<Frames<'a>, Failure> {
+fn frames<'a>(
+    arguments: &Arguments,
+    records: &'a [RunRecord],
+    stages: impl Fn(&[RunRecord]) -> DataFrame,
+) -> Result<Frames<'a>, Failure> {
     const PART_ROWS: usize = 1 << 17;
     let mut frames: Frames<'a> = match arguments.rows {
         Rows::Stages => Box::new(once(stages(records))),

@@ -65,6 +65,7 @@ cell_from! {
 enum Unit {
     /// Column of the record or the lane, which rows without a stage have, too.
     About,
+    Count,
     Number,
     Ns,
     Fraction,
@@ -105,7 +106,7 @@ fn limit(row: &StageRow<'_>) -> Option<(f64, f64)> {
     row.limit?.interval
 }
 
-use Unit::{About, BytesPerS, Fraction, Ns, Number};
+use Unit::{About, BytesPerS, Count, Fraction, Ns, Number};
 
 /// Number of the first columns, which all tables for other tools begin with.
 pub(crate) const CONTEXT: usize = 10;
@@ -137,9 +138,9 @@ pub(crate) const COLUMNS: [StageColumn; 45] = [
     column("level_ns", "time", Ns, |row| row.level.map(|level| level.ns).into()),
     column("level_low_ns", "", Ns, |row| row.level.map(|level| level.interval.0).into()),
     column("level_high_ns", "", Ns, |row| row.level.map(|level| level.interval.1).into()),
-    column("n", "", Number, |row| (row.summary.n as u64).into()),
-    column("ops_per_sample", "", Number, |row| row.ops_per_sample().into()),
-    column("bytes_per_op", "", Number, |row| of_stage(row, |stage| stage.bytes_per_op.into())),
+    column("n", "", Count, |row| (row.summary.n as u64).into()),
+    column("ops_per_sample", "", Count, |row| row.ops_per_sample().into()),
+    column("bytes_per_op", "", Count, |row| of_stage(row, |stage| stage.bytes_per_op.into())),
     column("carried_bytes", "", Number, |row| {
         of_stage(row, |stage| stage.carried_bytes.map(|bytes| bytes as f64).into())
     }),
@@ -185,6 +186,15 @@ fn host(record: &RunRecord) -> String {
 }
 
 impl StageColumn {
+    /// Returns a cell of the type of the column in a table without numbers.
+    pub(crate) fn least(&self) -> Cell {
+        match self.unit {
+            About => Cell::None,
+            Count => Cell::Int(0),
+            Number | Ns | Fraction | BytesPerS => Cell::Float(None),
+        }
+    }
+
     pub(crate) fn cell(&self, row: &StageRow<'_>) -> Cell {
         match row.stage {
             None if self.unit != About => Cell::None,

@@ -5,7 +5,7 @@
 //! ([`counters`]) or value of a time series ([`series`]). Names of columns carry their unit last,
 //! as in the record. Parameters of workloads are columns of their own, `param.<name>`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::iter::repeat_n;
 
@@ -14,7 +14,8 @@ use daqmeter_record::{Counter, Lane, Param, RunRecord, sanitise};
 pub use crate::columns::Cell;
 use crate::columns::{COLUMNS, CONTEXT, StageColumn};
 use crate::levels::ShownLevels;
-use crate::names::Names;
+use crate::names::{self, Names};
+use crate::points::StagePoint;
 use crate::rows::{StageRow, rows_of};
 use crate::samples::samples as samples_of;
 use crate::words::label;
@@ -49,13 +50,19 @@ impl From<&Param> for Cell {
 }
 
 /// Column of a table; equal values of consecutive rows are held once.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DataColumn {
     pub name: String,
+    /// Cell of the narrowest type that the column may have, whatever its rows.
+    least: Cell,
     runs: Vec<(Cell, usize)>,
 }
 
 impl DataColumn {
+    fn new(name: &str, least: Cell) -> DataColumn {
+        DataColumn { name: name.to_owned(), least, runs: Vec::new() }
+    }
+
     fn push(&mut self, cell: Cell) {
         match self.runs.last_mut() {
             Some((last, rows)) if *last == cell => *rows += 1,
@@ -68,11 +75,14 @@ impl DataColumn {
     }
 
     /// Returns a cell of the narrowest type that holds all values, as a parameter may be a number
-    /// for one engine and a name for another; `Cell::None` without values.
+    /// for one engine and a name for another.
     pub fn widest(&self) -> &Cell {
-        let wider = |a, b| if b > a { b } else { a };
-        self.runs.iter().map(|(cell, _)| cell).fold(&Cell::None, wider)
+        self.runs.iter().map(|(cell, _)| cell).fold(&self.least, wider)
     }
+}
+
+fn wider<'a>(a: &'a Cell, b: &'a Cell) -> &'a Cell {
+    if b > a { b } else { a }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -84,13 +94,21 @@ pub struct DataFrame {
 impl DataFrame {
     /// Makes a table without rows: these columns, then its own.
     fn new<'a>(first: &[StageColumn], own: impl IntoIterator<Item = &'a str>) -> DataFrame {
-        let names = first.iter().map(|column| column.name).filter(|name| !name.is_empty());
-        let column = |name: &str| DataColumn { name: name.to_owned(), runs: Vec::new() };
-        DataFrame { columns: names.chain(own).map(column).collect(), rows: 0 }
+        let first = first.iter().filter(|column| !column.name.is_empty());
+        let first = first.map(|column| DataColumn::new(column.name, column.least()));
+        let own = own.into_iter().map(|name| DataColumn::new(name, Cell::None));
+        DataFrame { columns: first.chain(own).collect(), rows: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
         self.rows == 0
+    }
+
+    /// Returns the table without its host, which is the name of a folder.
+    #[must_use]
+    pub fn without_host(mut self) -> DataFrame {
+        self.columns.retain(|column| column.name != "host");
+        self
     }
 
     /// Appends a row with a cell for each column.
@@ -127,27 +145,63 @@ fn context(record: &RunRecord, lane: Option<&Lane>) -> Vec<Cell> {
     COLUMNS[..CONTEXT].iter().map(|column| column.cell(&row)).collect()
 }
 
-/// Returns one row for each stage of each lane. A record without lanes (waived, failed) is a row
-/// with its reason and without numbers.
-pub fn stages(records: &[RunRecord]) -> DataFrame {
-    let params = records.iter().flat_map(|record| record.workload.params.keys());
-    let names: BTreeSet<&String> = params.collect();
-    let headings: Vec<String> = names.iter().map(|name| format!("param.{name}")).collect();
-    let mut frame = DataFrame::new(&COLUMNS, headings.iter().map(String::as_str));
-    let (known, levels) = (Names::of(records), ShownLevels::of(records));
-    for record in records {
-        let mut rows = rows_of(record, &known, Some(&levels));
-        if rows.is_empty() {
-            rows.push(StageRow::new(record, None, None, known.of_record(record)));
-        }
-        for row in rows {
-            let own = COLUMNS.iter().filter(|column| !column.name.is_empty());
-            let params = names.iter().map(|name| record.workload.params.get(*name));
-            let params = params.map(|value| value.map_or(Cell::None, Cell::from));
-            frame.push(&[], own.map(|column| column.cell(&row)).chain(params));
+/// Parameters and points of records that become several tables, so that columns, types and names
+/// of points are the same in each.
+#[derive(Debug, Default)]
+pub struct DataSet {
+    /// Cell of the narrowest type of each parameter.
+    params: BTreeMap<String, Cell>,
+    /// A record without samples for each point.
+    points: Vec<RunRecord>,
+    known: HashSet<StagePoint>,
+}
+
+impl DataSet {
+    pub fn add(&mut self, records: &[RunRecord]) {
+        for record in records {
+            for (name, value) in record.workload.params.iter() {
+                let widest = self.params.entry(name.clone()).or_insert(Cell::None);
+                *widest = wider(widest, &Cell::from(value)).clone();
+            }
+            let new = names::points(record).filter(|point| self.known.insert(point.clone()));
+            if new.count() > 0 {
+                let mut point = record.clone();
+                let stages = point.lanes.iter_mut().flat_map(|lane| &mut lane.stages);
+                stages.for_each(|stage| stage.sample_ns = Vec::new());
+                self.points.push(point);
+            }
         }
     }
-    frame
+
+    /// Returns one row for each stage of each lane of these records. A record without lanes
+    /// (waived, failed) is a row with its reason and without numbers.
+    pub fn stages(&self, records: &[RunRecord]) -> DataFrame {
+        let mut frame = DataFrame::new(&COLUMNS, []);
+        let params = self.params.iter();
+        let params = params.map(|(name, it)| DataColumn::new(&format!("param.{name}"), it.clone()));
+        frame.columns.extend(params);
+        let (known, levels) = (Names::of(&self.points), ShownLevels::of(records));
+        for record in records {
+            let mut rows = rows_of(record, &known, Some(&levels));
+            if rows.is_empty() {
+                rows.push(StageRow::new(record, None, None, known.of_record(record)));
+            }
+            for row in rows {
+                let own = COLUMNS.iter().filter(|column| !column.name.is_empty());
+                let params = self.params.keys().map(|name| record.workload.params.get(name));
+                let params = params.map(|value| value.map_or(Cell::None, Cell::from));
+                frame.push(&[], own.map(|column| column.cell(&row)).chain(params));
+            }
+        }
+        frame
+    }
+}
+
+/// Returns the rows of [`DataSet::stages`] of one table.
+pub fn stages(records: &[RunRecord]) -> DataFrame {
+    let mut set = DataSet::default();
+    set.add(records);
+    set.stages(records)
 }
 
 pub fn samples(records: &[RunRecord]) -> DataFrame {
@@ -251,6 +305,17 @@ mod tests {
             let mut rows = csv.lines().skip(1);
             assert!(rows.all(|line| line.contains(",failed,bytes differ,")), "{csv}");
         }
+    }
+
+    #[test]
+    fn a_point_has_one_name_in_all_parts_of_a_data_set() {
+        let mut other = example();
+        other.set_param("samples", 5_u64);
+        let mut set = DataSet::default();
+        set.add(&[example(), other]);
+        let names = |frame: DataFrame| frame.csv(true).matches("read-out, 3000000 samples").count();
+        assert_eq!([stages(&[example()]), set.stages(&[example()])].map(names), [0, 2]);
+        assert!(set.points.iter().all(|point| crate::samples::samples(point) == 0));
     }
 
     fn floats(frame: &DataFrame, wanted: &str) -> Vec<Option<f64>> {

@@ -35,8 +35,10 @@ pub enum FormatWriter {
     /// Text of a table; true for the first one, which has the names of the columns.
     Rows(fn(&DataFrame, bool) -> String),
     /// Bytes of tables, which no terminal shows.
-    Binary(fn(Frames<'_>, &mut (dyn Write + Send)) -> io::Result<()>),
+    Binary(BinaryWriter),
 }
+
+pub type BinaryWriter = fn(Frames<'_>, &mut (dyn Write + Send)) -> io::Result<()>;
 
 use FormatWriter::{Both, Rows, Text};
 

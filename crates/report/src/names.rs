@@ -15,10 +15,8 @@ pub(crate) struct Names(HashMap<StagePoint, String>);
 
 impl Names {
     pub(crate) fn of<'a>(records: impl IntoIterator<Item = &'a RunRecord>) -> Names {
-        let points = records.into_iter().flat_map(|record| {
-            let stages = points_of(record).into_iter().map(|(point, _)| anywhere(&point));
-            stages.chain([whole(record)]).map(move |point| (point, record))
-        });
+        let points =
+            records.into_iter().flat_map(|record| points(record).map(move |point| (point, record)));
         let groups = in_groups(points).into_iter();
         let (requests, stages): (Vec<_>, Vec<_>) =
             groups.partition(|(point, _)| point.stage.is_empty());
@@ -37,6 +35,12 @@ impl Names {
     pub(crate) fn of_record(&self, record: &RunRecord) -> &str {
         self.of_stage(&whole(record))
     }
+}
+
+/// Returns the points of a record that have a name, whatever its host.
+pub(crate) fn points(record: &RunRecord) -> impl Iterator<Item = StagePoint> {
+    let stages = points_of(record).into_iter().map(|(point, _)| anywhere(&point));
+    stages.chain([whole(record)])
 }
 
 fn anywhere(point: &StagePoint) -> StagePoint {

@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
     use crate::examples::{example, waived};
-    use crate::export::{sample_parts, stages};
+    use crate::export::{DataSet, sample_parts, stages};
 
     fn read(frames: impl IntoIterator<Item = DataFrame>) -> SerializedFileReader<bytes::Bytes> {
         let mut bytes = Vec::new();
@@ -95,6 +95,18 @@ mod tests {
         let reader = read(sample_parts(&[example(), example(), example()], 13));
         let rows = reader.metadata().file_metadata().num_rows();
         assert_eq!((reader.num_row_groups(), rows), (2, 36));
+    }
+
+    #[test]
+    fn parts_of_a_data_set_have_equal_columns_and_types_and_no_host() {
+        let mut set = DataSet::default();
+        set.add(&[example(), waived()]);
+        let [a, b] = [example(), waived()].map(|record| {
+            let part = set.stages(&[record]).without_host();
+            read([part]).metadata().file_metadata().schema().clone()
+        });
+        assert_eq!(a, b);
+        assert!(a.get_fields().iter().all(|field| field.name() != "host"));
     }
 
     #[test]

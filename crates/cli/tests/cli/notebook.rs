@@ -207,6 +207,44 @@ fn parquet_begins_and_ends_as_parquet_does() {
     assert!(!folder.path("a.parquet.part").exists());
 }
 
+#[cfg(feature = "parquet")]
+#[test]
+fn a_data_set_has_a_part_for_each_file_and_host_and_is_replaced_whole() {
+    let folder = measured();
+    let of = |host: &str| {
+        let mut record = first_record(&folder);
+        record["host"]["name"] = host.into();
+        format!("{record}\n")
+    };
+    folder.write("farm/_a.jsonl", of("lab7") + &of("lab 8/\u{e4}") + "{\n");
+    folder.write("farm/sub/_a.jsonl", of("lab7"));
+    let parts = |wanted: &[&str]| {
+        let hosts = std::fs::read_dir(folder.path("set.parquet")).unwrap();
+        let files = hosts.flat_map(|host| std::fs::read_dir(host.unwrap().path()).unwrap());
+        let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+        files.sort();
+        assert_eq!(files, wanted.iter().map(|part| folder.path(part)).collect::<Vec<_>>());
+    };
+    let (_, said) = folder.ends_with(0, "report farm -o set.parquet/");
+    assert!(said.ends_with("wrote set.parquet/\n"), "{said}");
+    assert_eq!(said.matches("line 3").count(), 1, "{said}");
+    let [other, part] =
+        ["host=lab%208%2F%C3%A4", "host=lab7"].map(|it| "set.parquet/".to_owned() + it);
+    let [other, part, next] =
+        [other + "/%5Fa.parquet", part.clone() + "/%5Fa-.parquet", part + "/%5Fa.parquet"];
+    parts(&[&other, &part, &next]);
+    folder.done("report farm/sub --format parquet -o set.parquet");
+    parts(&[&next]);
+    // Without any row of this kind the set stays.
+    folder.refuses("report farm --rows series -o set.parquet/", "without any row of Series");
+    folder.refuses("report farm --study no -o set.parquet/", "without any row of Stages");
+    folder.refuses("report - -o set.parquet/", "- is no file of records");
+    folder.write("set.parquet/notes.txt", "");
+    let why = "set.parquet/notes.txt is no part of a data set";
+    folder.refuses("report farm -o set.parquet/", why);
+    folder.refuses("report farm --format parquet -o farm", "_a.jsonl is no part of a data set");
+}
+
 #[test]
 fn a_line_of_a_hundred_megabytes_costs_only_itself() {
     let folder = measured();
