@@ -11,10 +11,18 @@ use crate::families::pmu::verified;
 use crate::family::PlainAnswer;
 use crate::rate;
 
-/// Returns the answers that the records support. Records that failed or exceed their limit support
-/// none.
-pub(crate) fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
-    let all = &*rate::of_first_host(records);
+/// Returns the answers of each host to each question that its records support. Records that failed
+/// or exceed their limit support none.
+pub(crate) fn answers(records: &[RunRecord]) -> Vec<(&'static str, Vec<PlainAnswer>)> {
+    rate::side_by_side(records, |host, own| {
+        let named = |own: PlainAnswer| {
+            (own.question, PlainAnswer { answer: rate::on_host(host, &own.answer), ..own })
+        };
+        answers_of(own).into_iter().map(named).collect()
+    })
+}
+
+fn answers_of(all: &[RunRecord]) -> Vec<PlainAnswer> {
     let usable = &*rate::usable(all);
     let questions = FAMILIES.iter().flat_map(|family| family.questions);
     let of_families = questions.map(|&(question, figure, answer)| {
@@ -24,16 +32,12 @@ pub(crate) fn answers(records: &[RunRecord]) -> Vec<PlainAnswer> {
 }
 
 pub fn answers_text(records: &[RunRecord]) -> String {
-    let shown = |PlainAnswer { question, answer, .. }: PlainAnswer| {
-        format!("{}\n{}\n", wrapped(question, 0), wrapped(&format!("  {answer}"), 2))
+    let answer = |own: &PlainAnswer| wrapped(&format!("  {}", own.answer), 2) + "\n";
+    let shown = |(question, own): (&str, Vec<PlainAnswer>)| {
+        wrapped(question, 0) + "\n" + &own.iter().map(answer).collect::<String>()
     };
     let paths = chains(records).into_iter().map(|chain| chain.text());
-    let note = joined(rate::other_hosts(records), "; ").map(|others| {
-        let first = records[0].host.label();
-        wrapped(&format!("answers are of the host {first}, rows also of {others}"), 0) + "\n"
-    });
-    let answers = answers(records).into_iter().map(shown);
-    note.into_iter().chain(paths).chain(answers).collect::<Vec<_>>().join("\n")
+    paths.chain(answers(records).into_iter().map(shown)).collect::<Vec<_>>().join("\n")
 }
 
 fn left_out(records: &[RunRecord]) -> Option<PlainAnswer> {
@@ -59,10 +63,10 @@ mod tests {
         failed.outcome = daqmeter_record::Outcome::Failed("bytes differ".into());
         let records = [failed, above_its_limit()];
         let found = answers(&records);
-        let questions: Vec<&str> = found.iter().map(|answer| answer.question).collect();
+        let questions: Vec<&str> = found.iter().map(|(question, _)| *question).collect();
         assert_eq!(questions, ["Which measurements are not used in the answers?"]);
         let words = "failed: 1; above the limit by more than the intervals allow: 1";
-        assert_eq!(found[0].answer, words);
+        assert_eq!(found[0].1[0].answer, words);
     }
 
     #[test]
@@ -71,9 +75,9 @@ mod tests {
         let found = answers(&[example()]);
         assert_eq!(found.len(), 2);
         let cost = "costs 0.54 ns per operation and 24 ns per sample";
-        assert!(found[1].answer.contains(cost), "{found:?}");
+        assert!(found[1].1[0].answer.contains(cost), "{found:?}");
         assert_eq!(
-            found[0].answer,
+            found[0].1[0].answer,
             "2 emulated boards together: 1.2 GB/s, 0.47 of the rates of each alone"
         );
     }

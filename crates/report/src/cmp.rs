@@ -15,7 +15,7 @@ pub use crate::levels::PointUse;
 use crate::levels::{Finding, Invocation, Levels, MANY, slowed};
 use crate::names::Names;
 use crate::points::{StagePoint, points_of};
-use crate::rate::{is_done, other_hosts};
+use crate::rate::{is_done, runs_by_host};
 
 /// Answer of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -131,7 +131,7 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let sides: HashSet<&str> = a.iter().chain(b).map(|record| &*record.run_id).collect();
     let hosts: HashSet<String> = a.iter().chain(b).map(|record| record.host.label()).collect();
     // Where a side has several hosts, each has its own points.
-    let is_by_host = [a, b].iter().any(|side| !other_hosts(side).is_empty());
+    let is_by_host = [a, b].iter().any(|side| runs_by_host(side).len() > 1);
     let named = |mut point: StagePoint| {
         if !is_by_host {
             point.host.clear();

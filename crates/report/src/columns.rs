@@ -294,11 +294,12 @@ pub fn known_columns() -> Vec<&'static str> {
 }
 
 /// Adds a line for each stage that several lanes of a record ran: the rate of all, see
-/// [`rate::together`].
+/// [`rate::together`]. Lines of one point stand together.
 pub(crate) fn with_totals(rows: &[StageRow<'_>], mut table: ShownTable) -> ShownTable {
     let mut lines = std::mem::take(&mut table.lines).into_iter();
+    let mut by_point = Vec::new();
     for of_record in rows.chunk_by(|a, b| std::ptr::eq(a.record, b.record)) {
-        table.lines.extend(lines.by_ref().take(of_record.len()));
+        by_point.extend(of_record.iter().map(|row| row.name.clone()).zip(lines.by_ref()));
         let stages = of_record.iter().filter_map(|row| Some((&row.stage?.name, row)));
         for (_, rows) in in_groups(stages) {
             let stages: Vec<&Stage> = rows.iter().filter_map(|row| row.stage).collect();
@@ -306,7 +307,7 @@ pub(crate) fn with_totals(rows: &[StageRow<'_>], mut table: ShownTable) -> Shown
                 if rows[0].record.engine.name == digitizer::ENGINE { "boards" } else { "lanes" };
             let is_done = rows.iter().all(|row| row.outcome.is_ok());
             let rate = rate::together(&stages).filter(|_| rows.len() > 1 && is_done);
-            table.lines.extend(rate.map(|rate| {
+            by_point.extend(rate.map(|rate| {
                 // A point of several lanes ends with its lane.
                 let point = rows[0].name.rsplit_once(", ").map_or("", |(point, _)| point);
                 let name = format!("{point}, all {all}");
@@ -318,9 +319,11 @@ pub(crate) fn with_totals(rows: &[StageRow<'_>], mut table: ShownTable) -> Shown
                     _ if column.unit != About => "-".to_owned(),
                     _ => column.shown(&row),
                 };
-                table.columns.iter().map(cell).collect()
+                let cells = table.columns.iter().map(cell).collect();
+                (name, cells)
             }));
         }
     }
+    table.lines = in_groups(by_point.into_iter()).into_iter().flat_map(|(_, own)| own).collect();
     table
 }

@@ -6,6 +6,7 @@ use daqmeter_record::{RunRecord, jsonl};
 
 use crate::export::DataFrame;
 use crate::families::copy::study::figures as copy_study;
+use crate::rate::{first_hosts, of_hosts};
 use crate::{answers_text, disturbed, headline, page, table};
 
 #[derive(Debug)]
@@ -64,11 +65,13 @@ const fn format(
 
 /// Writes answers and tables.
 pub(crate) fn text(records: &[RunRecord]) -> String {
+    let (records, more) = &first_hosts(records);
     let answers = answers_text(records);
     let between = if answers.is_empty() { "" } else { "\n" };
     let mut frame = table::stages(records);
     frame.tables = answers + between + &frame.tables;
-    frame.answer.extend(headline(records));
+    frame.answer.extend(of_hosts(records, headline));
+    frame.answer.extend(more.clone());
     frame.text(disturbed(records))
 }
 

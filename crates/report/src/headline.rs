@@ -15,22 +15,23 @@ use crate::rate;
 /// Says what disturbed records that were measured on this or another host; `None` without lanes,
 /// since counters of other programs are not disturbed by them.
 pub fn disturbed(records: &[RunRecord]) -> Option<String> {
-    let all = rate::of_first_host(records);
-    let timed: Vec<RunRecord> =
-        all.iter().filter(|record| !record.lanes.is_empty()).cloned().collect();
-    Taken::from(&timed, pinned(&timed).as_ref()).text()
+    let of_host = |own: &[RunRecord]| {
+        let timed = own.iter().filter(|record| !record.lanes.is_empty());
+        let timed: Vec<RunRecord> = timed.cloned().collect();
+        Taken::from(&timed, pinned(&timed).as_ref()).text()
+    };
+    joined(rate::of_hosts(records, of_host), "; ")
 }
 
 /// Answers the question of the verb in a sentence, with what was lost or failed.
 pub fn headline(records: &[RunRecord]) -> Option<String> {
-    let usable = &*rate::of_first_host(records);
     // Numbers measured before an interruption are right.
     let is_whole = |record: &&RunRecord| {
         let how = rate::undone(&record.outcome).map(|(how, _)| how);
         rate::is_done(record) || how == Some("interrupted")
     };
-    let done = &usable.iter().filter(is_whole).cloned().collect::<Vec<_>>();
-    let mut own = FAMILIES.iter().filter(|family| is_of(family, usable));
+    let done = &records.iter().filter(is_whole).cloned().collect::<Vec<_>>();
+    let mut own = FAMILIES.iter().filter(|family| is_of(family, records));
     let said = match (own.next(), own.next()) {
         (Some(family), None) => (family.headline)(done),
         _ => None,

@@ -1,7 +1,7 @@
 //! Self-contained HTML page without external requests.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 
 use daqmeter_record::units::{joined, plural, show_bytes, show_ns, significant};
 use daqmeter_record::{Host, Mesh, RunRecord};
@@ -19,8 +19,8 @@ use crate::history::{self, Trend};
 use crate::levels::host_line;
 use crate::names::Names;
 use crate::points::middle_runs;
-use crate::rate::{above_limits, other_hosts};
-use crate::rows::{StageRow, rows_among};
+use crate::rate::{above_limits, by_host, first_hosts, of_hosts, on_host};
+use crate::rows::{StageRow, by_point, rows_among};
 use crate::studies::ReproducedStudy;
 use crate::template::{rendered, serde};
 use crate::words::label;
@@ -44,44 +44,46 @@ pub fn page(records: &[RunRecord]) -> String {
 pub fn page_of(records: &[RunRecord], figures: Vec<Figure>, studies: &[ReproducedStudy]) -> String {
     let summary =
         |study: &ReproducedStudy| context! { study => serde(study), summary => study.summary() };
-    let commands = commands(records);
-    let tool = records.first().map(|record| {
+    let (records, more) = &first_hosts(records);
+    let (commands, hosts) = (commands(&**records), by_host(records));
+    let tools = records.iter().map(|record| {
         let tool = &record.tool;
         format!("{} {} ({}, {})", tool.name, tool.version, tool.git_revision, tool.profile)
     });
     // A browser lays out a few thousand rows at once; `daqmeter report` has the others.
     let trends = history::trends(records, IGNORED);
     let trends: Vec<&Trend> = trends.iter().filter(|trend| trend.runs.len() >= MANY_RUNS).collect();
-    let newest = if trends.is_empty() { Cow::Borrowed(records) } else { newest(records) };
+    let newest = if trends.is_empty() { Cow::Borrowed(&**records) } else { newest(records) };
     let in_table = &middle_runs(&newest)[..];
     let in_table = &in_table[..in_table.len().min(MAX_ROWS)];
-    let (rows, names) = (rows_among(in_table, &newest), Names::of(records));
+    let (rows, names) = (by_point(rows_among(in_table, &newest)), Names::of(&**records));
     let values = context! {
         style => STYLE,
         script => SCRIPT,
         uplot_script => UPLOT_SCRIPT,
         uplot_style => UPLOT_STYLE,
-        host => title(records),
+        host => title(&hosts),
+        more_hosts => more,
         time => records.first().map(|record| record.time_utc.clone()),
-        tool => tool,
+        tool => joined(tools.collect::<BTreeSet<_>>(), "; "),
         commands => serde(&commands[..commands.len().min(MAX_COMMANDS)]),
         commands_left => commands.len().saturating_sub(MAX_COMMANDS),
-        conditions => host_line(records),
+        conditions => of_hosts(records, host_line),
         emulated => records.iter().any(|record| record.engine.emulated),
         answers => serde(answers(records)),
         chains => serde(chains(records)),
         rows_left => newest.len() - in_table.len(),
         disturbed => disturbed(records),
-        trends => trends.iter().take(MAX_ROWS).map(|trend| over_time(trend)).collect::<Vec<_>>(),
+        trends => trends.iter().take(MAX_ROWS).map(|trend| over_time(trend, hosts.len() > 1)).collect::<Vec<_>>(),
         studies => studies.iter().map(summary).collect::<Vec<_>>(),
         figures => figures.into_iter().map(data_table).collect::<Vec<_>>(),
-        meshes => mesh_views(records),
-        missing => maps(records),
+        meshes => hosts.iter().flat_map(|(host, own)| mesh_views(host, own)).collect::<Vec<_>>(),
+        missing => hosts.iter().flat_map(|(host, own)| maps(host, own)).collect::<Vec<_>>(),
         points => serde(shown(&rows)),
         marks => serde(rows.iter().map(mark).collect::<Vec<_>>()),
-        facts => serde(facts(records)),
-        notes => notes(records, &names),
-        ledgers => ledgers(records, &names),
+        hosts => hosts.iter().map(|(name, own)| context! { name, facts => serde(facts(own)) }).collect::<Vec<_>>(),
+        notes => first_lines(of_hosts(records, |own| notes(own, &names)), "notes"),
+        ledgers => first_lines(of_hosts(records, |own| ledgers(own, &names)), "ledgers"),
         records => records.len(),
     };
     rendered("page.html", PAGE, values)
@@ -94,19 +96,18 @@ const IGNORED: f64 = 0.02;
 
 /// Returns the newest run of each host.
 fn newest(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
-    let mut newest: HashMap<String, (&str, &str)> = HashMap::new();
-    for RunRecord { host, time_utc, run_id, .. } in records {
-        let of_host = newest.entry(host.label()).or_default();
-        *of_host = (*of_host).max((time_utc.as_str(), run_id.as_str()));
-    }
-    let is_newest = |record: &&RunRecord| newest[&record.host.label()].1 == record.run_id;
-    records.iter().filter(is_newest).cloned().collect()
+    let time = |record: &RunRecord| (record.time_utc.clone(), record.run_id.clone());
+    let newest = by_host(records).into_iter().flat_map(|(_, own)| {
+        let last = own.iter().map(time).max().unwrap_or_default().1;
+        own.into_owned().into_iter().filter(move |record| record.run_id == last)
+    });
+    newest.collect()
 }
 
-fn over_time(trend: &Trend) -> Value {
+fn over_time(trend: &Trend, is_of_several: bool) -> Value {
     let [first_ns, last_ns] = trend.ends_ns();
     context! {
-        point => &trend.point,
+        point => on_host(if is_of_several { &trend.identity.host } else { "" }, &trend.point),
         svg => sparkline(trend),
         first => show_ns(first_ns),
         last => show_ns(last_ns),
@@ -141,14 +142,11 @@ fn sparkline(trend: &Trend) -> String {
     )
 }
 
-fn title(records: &[RunRecord]) -> Option<String> {
-    let host = &records.first()?.host;
-    let name = if host.name.is_empty() { String::new() } else { format!("{}: ", host.name) };
-    let others = match other_hosts(records).len() {
-        0 => String::new(),
-        count => format!(", and points of {}", plural(count as u64, "other host")),
-    };
-    Some(format!("{name}{}{others}", host.cpu_model))
+fn title(hosts: &[(String, Cow<'_, [RunRecord]>)]) -> Option<String> {
+    let host = &hosts.first()?.1.first()?.host;
+    let names = joined(hosts.iter().map(|(name, _)| name.as_str()), ", ");
+    let of_one = || on_host(&host.name, &host.cpu_model);
+    Some(names.filter(|names| !names.is_empty()).unwrap_or_else(of_one))
 }
 
 /// Returns the accounts with a loss, and those that do not close.
@@ -157,7 +155,7 @@ fn ledgers(records: &[RunRecord], names: &Names) -> Vec<String> {
         let lossy = record.ledgers.iter().filter(|ledger| ledger.lost() > 0 || !ledger.closes());
         lossy.map(|ledger| format!("{}: {ledger}", names.of_record(record)))
     });
-    first_lines(all.collect(), "ledgers")
+    all.collect()
 }
 
 const MAX_COMMANDS: usize = 20;
@@ -175,8 +173,8 @@ fn first_lines(mut lines: Vec<String>, what: &str) -> Vec<String> {
     lines
 }
 
-/// Returns every mesh, with the mean rates of its counted nodes.
-fn mesh_views(records: &[RunRecord]) -> Vec<Value> {
+/// Returns every mesh of a host, with the mean rates of its counted nodes.
+fn mesh_views(host: &str, records: &[RunRecord]) -> Vec<Value> {
     let observed =
         records.iter().filter_map(|record| Some((record, record.sections.observed.as_deref()?)));
     let views = observed.flat_map(|(record, observed)| {
@@ -184,7 +182,7 @@ fn mesh_views(records: &[RunRecord]) -> Vec<Value> {
         let view = |mesh: &Mesh| {
             let heat = heats.iter().find(|heat| heat.mesh.name == mesh.name);
             context! {
-                title => pmu::map::title(mesh),
+                title => on_host(host, &pmu::map::title(mesh)),
                 event => heat.map(|heat| &heat.event),
                 command => record.command.as_str(),
                 emulated => record.engine.emulated,
@@ -230,7 +228,7 @@ fn mark(row: &StageRow<'_>) -> (bool, String) {
     (is_fault, format!("{:.0}", fraction.clamp(0.0, 1.0) * 100.0))
 }
 
-/// Returns names and values of the first record's host.
+/// Returns names and values of the host of records.
 fn facts(records: &[RunRecord]) -> Vec<(&'static str, String)> {
     let Some(RunRecord { host, clock, .. }) = records.first() else {
         return Vec::new();
@@ -284,13 +282,9 @@ fn notes(records: &[RunRecord], names: &Names) -> Vec<String> {
         notes.extend(all.map(|note| format!("{}: {note}", names.of_record(record))));
     }
     notes.extend(above_limits(records, label));
-    notes.extend(joined(other_hosts(records), "; ").map(|others| {
-        let what = "figures, answers and the block below are of the first host";
-        format!("{what}; the points are also of {others}")
-    }));
     notes.sort();
     notes.dedup();
-    first_lines(notes, "notes")
+    notes
 }
 
 #[cfg(test)]
@@ -348,18 +342,30 @@ mod tests {
     }
 
     #[test]
-    fn figures_and_answers_are_of_the_first_host_and_the_others_are_named() {
-        let of = |name: &str| {
+    fn hosts_stand_side_by_side_and_each_figure_answer_row_and_fact_says_whose_it_is() {
+        let of = |at: usize| {
             let mut record = example();
-            name.clone_into(&mut Arc::make_mut(&mut record.host).name);
+            Arc::make_mut(&mut record.host).name = format!("lab{at}");
             record
         };
-        let (alone, both) = ([of("lab7")], [of("lab7"), of("lab8")]);
-        assert_eq!(figures(&both), figures(&alone));
-        assert_eq!(answers(&both), answers(&alone));
+        let both = [of(7), of(8)];
+        let found = answers(&both);
+        let hosts = found[0].1.iter().map(|own| own.answer.split(':').next());
+        assert!(hosts.eq([Some("lab7"), Some("lab8")]), "{found:?}");
         let page = page(&both);
-        assert!(page.contains("and points of 1 other host</h1>"));
-        assert!(page.contains("the points are also of lab8"));
+        for wanted in ["<h1>lab7, lab8</h1>", "<h3>lab7</h3>", "<h3>lab8</h3>", "<dd>lab8: "] {
+            assert!(page.contains(wanted), "{wanted}");
+        }
+        let points = page.split("id=\"points\"").nth(1).unwrap();
+        let rows = points.split("<tr>").skip(2).map(|row| row.split(['<', '>']).nth(2));
+        let wanted = [Some("lab7"), Some("lab8")].into_iter().cycle().take(8);
+        assert!(rows.eq(wanted), "{points}");
+        let many: Vec<RunRecord> = (1..9).map(of).collect();
+        let text = crate::formats::text(&many);
+        for shown in [super::page(&many), text, crate::table::markdown(&many)] {
+            assert!(shown.contains("2 more hosts: daqmeter hosts"), "{shown}");
+            assert!(shown.contains("lab6") && !shown.contains("lab7"), "{shown}");
+        }
     }
 
     #[test]

@@ -359,10 +359,8 @@ fn all_slices(records: &[RunRecord]) -> impl Iterator<Item = (&RunRecord, SliceT
     })
 }
 
-/// Describes the host during the records of its first one: clock, lost CPUs, siblings. `None`
-/// without slices.
+/// Describes the host during its records: clock, lost CPUs, siblings. `None` without slices.
 pub(crate) fn host_line(records: &[RunRecord]) -> Option<String> {
-    let records = &*crate::rate::of_first_host(records);
     let slices: Vec<(&RunRecord, SliceTime)> = all_slices(records).collect();
     if slices.is_empty() {
         return None;

@@ -64,7 +64,7 @@ pub(crate) fn runs_of_lanes(
 pub(crate) fn middle_runs(records: &[RunRecord]) -> Vec<RunRecord> {
     let key = |record: &RunRecord| {
         let RunRecord { run_id, study, engine, workload, .. } = record;
-        (run_id.clone(), study.clone(), engine.name.clone(), workload.key())
+        (record.host.label(), run_id.clone(), study.clone(), engine.name.clone(), workload.key())
     };
     let groups = in_groups(records.iter().map(|record| (key(record), record)));
     let median = |record: &RunRecord| first_stage(record).and_then(median_ns).unwrap_or(0.0);

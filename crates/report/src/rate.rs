@@ -4,14 +4,14 @@
 //! its rates from there.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::hash::Hash;
 use std::sync::Arc;
 
-use daqmeter_record::units::{joined, significant};
+use daqmeter_record::units::{joined, plural, significant};
 use daqmeter_record::{Limit, Outcome, RunRecord, Stage, Workload};
 use daqmeter_stats::{Rate, Share, share};
 
-use crate::groups::counted;
+use crate::groups::{counted, in_groups};
 use crate::samples::stages;
 
 /// Returns the rate of lanes that ran one stage at the same time: the bytes of all over the time
@@ -111,23 +111,57 @@ pub(crate) fn done(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
     only(records, is_done)
 }
 
-/// Returns the labels of all hosts but that of the first record.
-pub(crate) fn other_hosts(records: &[RunRecord]) -> BTreeSet<String> {
+/// Most hosts of a page or a screen; `daqmeter hosts` compares more of them.
+const MAX_HOSTS: usize = 6;
+
+/// Returns the records of each host behind its label, in the order of their first ones.
+pub(crate) fn runs_by_host(records: &[RunRecord]) -> Vec<(String, Vec<&[RunRecord]>)> {
     // Records of one run share their host.
     let runs = records.chunk_by(|a, b| Arc::ptr_eq(&a.host, &b.host));
-    let mut labels = runs.map(|run| run[0].host.label());
-    let first = labels.next();
-    labels.filter(|label| Some(label) != first.as_ref()).collect()
+    in_groups(runs.map(|run| (run[0].host.label(), run)))
 }
 
-/// Returns the records of the first one's host: figures and answers belong to one host.
-pub(crate) fn of_first_host(records: &[RunRecord]) -> Cow<'_, [RunRecord]> {
-    let host = records.first().map(|first| &first.host);
-    let label = host.map(|host| host.label());
-    only(records, |record| {
-        let is_shared = host.is_some_and(|host| Arc::ptr_eq(host, &record.host));
-        is_shared || label == Some(record.host.label())
-    })
+/// Returns the records of the first hosts, each behind its label. It is empty for a single host.
+pub(crate) fn by_host(records: &[RunRecord]) -> Vec<(String, Cow<'_, [RunRecord]>)> {
+    let hosts = runs_by_host(records);
+    if hosts.len() < 2 {
+        return vec![(String::new(), records.into())];
+    }
+    let first = hosts.into_iter().take(MAX_HOSTS);
+    first.map(|(host, runs)| (host, runs.concat().into())).collect()
+}
+
+/// Returns the records of the first hosts, and a line on the others.
+pub(crate) fn first_hosts(records: &[RunRecord]) -> (Cow<'_, [RunRecord]>, Option<String>) {
+    let left = runs_by_host(records).len().saturating_sub(MAX_HOSTS) as u64;
+    let first = || by_host(records).into_iter().flat_map(|(_, own)| own.into_owned()).collect();
+    let more = (left > 0).then(|| format!("{}: daqmeter hosts", plural(left, "more host")));
+    (if more.is_some() { first() } else { records.into() }, more)
+}
+
+/// Returns what each of the first hosts gives; values of one key stand side by side.
+pub(crate) fn side_by_side<K: Clone + Eq + Hash, T>(
+    records: &[RunRecord],
+    of_host: impl Fn(&str, &[RunRecord]) -> Vec<(K, T)>,
+) -> Vec<(K, Vec<T>)> {
+    in_groups(by_host(records).iter().flat_map(|(host, own)| of_host(host, own)))
+}
+
+/// Returns the lines of each of the first hosts, see [`on_host`].
+pub(crate) fn of_hosts<T: IntoIterator<Item = String>>(
+    records: &[RunRecord],
+    lines: impl Fn(&[RunRecord]) -> T,
+) -> Vec<String> {
+    let hosts = by_host(records);
+    let lines = hosts
+        .iter()
+        .flat_map(|(host, own)| lines(own).into_iter().map(move |line| on_host(host, &line)));
+    lines.collect()
+}
+
+/// Writes text behind the label of its host, if there are several.
+pub(crate) fn on_host(host: &str, text: &str) -> String {
+    if host.is_empty() { text.to_owned() } else { format!("{host}: {text}") }
 }
 
 fn only(records: &[RunRecord], is_wanted: impl Fn(&RunRecord) -> bool) -> Cow<'_, [RunRecord]> {

@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use daqmeter_record::{Lane, Limit, Outcome, RunRecord, Stage};
 use daqmeter_stats::{Rate, Share, Summary};
 
+use crate::groups::in_groups;
 use crate::levels::{ShownLevel, ShownLevels};
 use crate::names::Names;
 use crate::parameters::in_key;
@@ -90,6 +91,12 @@ pub(crate) fn rows_among<'a>(records: &'a [RunRecord], all: &[RunRecord]) -> Vec
     });
     let (names, levels) = (Names::of(all), ShownLevels::of(all));
     ordered.into_iter().flat_map(|record| rows_of(record, &names, Some(&levels))).collect()
+}
+
+/// Puts the rows of one point together, those of several hosts side by side.
+pub(crate) fn by_point(rows: Vec<StageRow<'_>>) -> Vec<StageRow<'_>> {
+    let groups = in_groups(rows.into_iter().map(|row| (row.name.clone(), row)));
+    groups.into_iter().flat_map(|(_, own)| own).collect()
 }
 
 /// Returns the rows of a record, a lane that failed before its first stage without numbers.

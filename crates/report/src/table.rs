@@ -18,7 +18,7 @@ use crate::frame::Frame;
 use crate::groups::counted;
 use crate::levels::host_line;
 use crate::points::middle_runs;
-use crate::rate::above_limits;
+use crate::rate::{above_limits, by_host, first_hosts, of_hosts, on_host};
 use crate::rows::rows_among;
 use crate::words::label;
 
@@ -38,11 +38,18 @@ pub(crate) fn rows_only(records: &[RunRecord]) -> String {
 /// Shows the rows of stages; behind them faults, ledgers, warnings and conditions.
 pub fn stages(records: &[RunRecord]) -> Frame {
     let mut table = rows_only(records);
-    let hot = records.iter().flat_map(|record| record.hotspots.iter().take(8));
-    hot.for_each(|Hotspot { share, space, symbol }| {
-        let line = format!(" {:5.1} %  [{space}] {symbol}", share * 100.0);
-        let _ = writeln!(table, "{}", sanitise::text(&line));
-    });
+    for (host, own) in by_host(records) {
+        let hot = own.iter().flat_map(|record| record.hotspots.iter().take(8));
+        hot.for_each(|Hotspot { share, space, symbol }| {
+            let line = on_host(&host, &format!(" {:5.1} %  [{space}] {symbol}", share * 100.0));
+            let _ = writeln!(table, "{}", sanitise::text(&line));
+        });
+    }
+    Frame::of(table, of_hosts(records, notes))
+}
+
+/// Returns the notes on the records of a host.
+fn notes(records: &[RunRecord]) -> Vec<String> {
     let mut notes = absent_lines(records);
     match records {
         [record] => notes.extend(footnotes(record)),
@@ -61,7 +68,7 @@ pub fn stages(records: &[RunRecord]) -> Frame {
             "measurement overhead: {cost} ns per operation, {clock_ns} ns per sample"
         ));
     }
-    Frame::of(table, notes)
+    notes
 }
 
 /// Returns a line for each reason of waived points and early failures, with the number of its
@@ -112,6 +119,7 @@ fn process(record: &RunRecord) -> Option<String> {
 }
 
 pub fn markdown(records: &[RunRecord]) -> String {
+    let (records, more) = &first_hosts(records);
     let middle = middle_runs(records);
     let rows = rows_among(&middle, records);
     let ShownTable { headings, lines, .. } = with_totals(&rows, shown(&rows));
@@ -120,11 +128,11 @@ pub fn markdown(records: &[RunRecord]) -> String {
         let cells: Vec<String> = line.iter().map(|cell| sanitise::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
     }
-    let mut below = Vec::from_iter(host_line(records));
-    below.extend(absent_lines(records));
-    below.extend(labelled(records, faults_and_ledgers));
-    below.extend(above_limits(records, label));
-    for (at, line) in below.iter().enumerate() {
+    let below = of_hosts(records, |own| {
+        let [host, above] = [host_line(own), above_limits(own, label)].map(Vec::from_iter);
+        [host, absent_lines(own), labelled(own, faults_and_ledgers), above].concat()
+    });
+    for (at, line) in below.iter().chain(more).enumerate() {
         let _ = writeln!(out, "{}- {}", if at == 0 { "\n" } else { "" }, sanitise::markdown(line));
     }
     out

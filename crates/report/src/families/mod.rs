@@ -31,18 +31,30 @@ pub(crate) const FAMILIES: &[Family] = &[
     tool::FAMILY,
 ];
 
-/// Returns every figure that the records can fill, without failed records.
+/// Returns every figure that the records can fill, without failed records. Those of all hosts stand
+/// side by side.
 pub fn figures(records: &[RunRecord]) -> Vec<Figure> {
-    let records = &*rate::of_first_host(records);
-    let records = &*rate::done(records);
-    let plots = FAMILIES.iter().flat_map(|family| family.plots);
-    plots.filter_map(|plot| plot.draw(records)).chain(pmu::over_time(records)).collect()
+    let drawn = rate::side_by_side(records, |host, own| {
+        let own = &*rate::done(own);
+        let plots = FAMILIES.iter().flat_map(|family| family.plots);
+        let drawn = plots.filter_map(|plot| plot.draw(own)).chain(pmu::over_time(own));
+        let named = |own: Figure| {
+            (own.id.clone(), Figure { title: rate::on_host(host, &own.title), ..own })
+        };
+        drawn.map(named).collect()
+    });
+    let all = drawn.into_iter().flat_map(|(_, mut own)| {
+        // An answer links to the first one.
+        let others = own.iter_mut().enumerate().skip(1);
+        others.for_each(|(at, figure)| figure.id += &format!("-{at}"));
+        own
+    });
+    all.collect()
 }
 
 /// Returns what this host does, and the changes that pay with their gains.
 pub(crate) fn briefs(records: &[RunRecord]) -> (Vec<String>, Vec<(String, String)>) {
-    let of_host = rate::of_first_host(records);
-    let usable = rate::usable(&of_host);
+    let usable = rate::usable(records);
     let (mut host, mut changes) = (Vec::new(), Vec::new());
     let all = FAMILIES.iter().flat_map(|family| family.briefs);
     for brief in all.filter_map(|brief| brief(&usable)) {

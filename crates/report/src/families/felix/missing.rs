@@ -3,18 +3,19 @@
 use daqmeter_record::{LossMap, RunRecord};
 use minijinja::{Value, context};
 
+use crate::rate::on_host;
 use crate::template::rendered;
 
 /// E-links of a map, and parts of the run.
 const MAX_ROWS: usize = 64;
 const COLUMNS: u32 = 64;
 
-/// Returns the map of every record with missing events.
-pub(crate) fn maps(records: &[RunRecord]) -> Vec<Value> {
+/// Returns the map of every record of a host with missing events.
+pub(crate) fn maps(host: &str, records: &[RunRecord]) -> Vec<Value> {
     let maps = records.iter().filter_map(|record| {
         let map = record.sections.missing.as_deref().filter(|map| !map.gaps.is_empty())?;
         let (left, said) = (map.rows(1).len().saturating_sub(MAX_ROWS), &record.warnings);
-        let (target, command) = (&record.engine.target, &record.command);
+        let (target, command) = (on_host(host, &record.engine.target), &record.command);
         Some(context! { target, command, left, said, svg => svg(map) })
     });
     maps.collect()

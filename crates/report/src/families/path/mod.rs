@@ -17,7 +17,6 @@ use super::pmu::tables::counted;
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
-use crate::rate;
 
 pub(super) const FAMILY: Family = Family {
     engines: &[(ENGINE, Work::Threads)],
@@ -46,17 +45,12 @@ pub(crate) fn name(record: &RunRecord) -> Option<String> {
 
 type Run<'a> = (&'a RunRecord, &'a PathRun);
 
-/// Name and host of a path; the host is empty if all records are of one.
-type PathPoint = (String, String);
-
-/// Returns the runs of every path on every host, from valid records.
-fn paths(records: &[RunRecord]) -> BTreeMap<PathPoint, Vec<Run<'_>>> {
-    let is_of_several = !rate::other_hosts(records).is_empty();
-    let mut paths: BTreeMap<PathPoint, Vec<Run<'_>>> = BTreeMap::new();
+/// Returns the runs of every path, from valid records of a host.
+fn paths(records: &[RunRecord]) -> BTreeMap<String, Vec<Run<'_>>> {
+    let mut paths: BTreeMap<String, Vec<Run<'_>>> = BTreeMap::new();
     for record in of_engine(records, ENGINE).filter(|record| record.role.is_point()) {
         if let (Some(run), Some(name)) = (record.sections.path.as_deref(), name(record)) {
-            let host = if is_of_several { record.host.label() } else { String::new() };
-            paths.entry((name, host)).or_default().push((record, run));
+            paths.entry(name).or_default().push((record, run));
         }
     }
     paths
@@ -211,8 +205,8 @@ pub(crate) mod tests {
         let a = on("daq-a", 2_000_000_000, LimitFound::Limit(what));
         let b = on("daq-b", 1_000_000_000, LimitFound::NoSingleOne);
         let text = crate::answers_text(&[a.clone(), b]);
-        let [of_a, of_b] = ["pattern on daq-a\n", "pattern on daq-b\n"]
-            .map(|name| text.split(name).nth(1).unwrap());
+        let [of_a, of_b] =
+            ["daq-a: pattern\n", "daq-b: pattern\n"].map(|name| text.split(name).nth(1).unwrap());
         assert!(
             of_a.contains("carries    2000 MB/s") && of_a.contains("limit      copy: "),
             "{text}"
@@ -221,7 +215,6 @@ pub(crate) mod tests {
             of_b.contains("carries    1000 MB/s") && of_b.contains("limit      no single"),
             "{text}"
         );
-        assert!(text.starts_with("answers are of the host daq-a, rows also of daq-b\n"), "{text}");
         let one = crate::answers_text(&[a]);
         assert!(one.starts_with("pattern\n"), "{one}");
     }
@@ -236,7 +229,7 @@ pub(crate) mod tests {
             record
         };
         let found = |records: &[RunRecord]| {
-            let runs = &paths(records)[&("pattern".to_owned(), String::new())];
+            let runs = &paths(records)["pattern"];
             (longest(runs).unwrap().1.wall_ns, runs.len())
         };
         let (short, long) = (run(33, 4393, false), run(299, 3683, false));

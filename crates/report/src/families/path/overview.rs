@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::facts::{
     Kept, Said, block_ns, has_each_cpu, kept, lines, measured_change, named, said, waits_in_calls,
 };
-use super::{PathPoint, Run, longest, paths};
+use super::{Run, longest, paths};
 use crate::aligned::{TextColumn, table, wrapped};
 use crate::family::{all_cpus, prefixed};
 use crate::rate;
@@ -22,16 +22,20 @@ pub(crate) struct Chain {
 }
 
 pub(crate) fn chains(all: &[RunRecord]) -> Vec<Chain> {
-    let usable = rate::usable(all);
-    let chain = |((name, host), runs): (PathPoint, Vec<Run<'_>>)| {
-        let (record, run) = longest(&runs)?;
-        let limit = runs.iter().rev().find_map(|(_, run)| run.limit.clone());
-        let run = PathRun { limit, ..run.clone() };
-        let title = if host.is_empty() { name.clone() } else { format!("{name} on {host}") };
-        let row = PathRow::of(&title, &run, record, &resources(record));
-        Some(Chain { said: said(&name, &run, record, runs.len()), row })
-    };
-    paths(&usable).into_iter().filter_map(chain).collect()
+    let found = rate::side_by_side(all, |host, own| {
+        let usable = rate::usable(own);
+        let chain = |(name, runs): (String, Vec<Run<'_>>)| {
+            let (record, run) = longest(&runs)?;
+            let limit = runs.iter().rev().find_map(|(_, run)| run.limit.clone());
+            let run = PathRun { limit, ..run.clone() };
+            let title = rate::on_host(host, &name);
+            let row = PathRow::of(&title, &run, record, &resources(record));
+            let said = said(&name, &run, record, runs.len());
+            Some((name, Chain { said, row }))
+        };
+        paths(&usable).into_iter().filter_map(chain).collect()
+    });
+    found.into_iter().flat_map(|(_, own)| own).collect()
 }
 
 impl Chain {
