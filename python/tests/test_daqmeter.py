@@ -78,6 +78,25 @@ def test_exported_parquet_and_csv_are_read_by_others(tmp_path):
     assert fastest > 0
 
 
+def test_a_data_set_of_several_hosts_is_read_as_it_is():
+    """What `daqmeter report -o farm.parquet/` wrote, if CI made it beforehand."""
+    import dask.dataframe
+    import duckdb
+    import polars
+    import pyarrow.dataset
+
+    farm = Path(__file__).parents[2] / "target" / "ci" / "farm.parquet"
+    if not farm.exists():
+        pytest.skip("target/ci/farm.parquet is made by cargo xtask ci")
+    rows, hosts = duckdb.sql(f"select count(*), count(distinct host) from '{farm}/*/*.parquet'").fetchall()[0]
+    arrow = pyarrow.dataset.dataset(farm, partitioning="hive").to_table()
+    lazy = polars.scan_parquet(farm).collect()
+    frame = dask.dataframe.read_parquet(farm)
+    assert rows == len(lazy) == arrow.num_rows == len(frame)
+    assert hosts == lazy["host"].n_unique() == len(set(arrow["host"].to_pylist())) == frame["host"].nunique().compute()
+    assert rows > hosts > 1 and lazy["host"].null_count() == 0
+
+
 def test_a_cut_line_is_named_and_the_rest_is_read(tmp_path):
     line = (RECORDS / "digitizer.jsonl").read_text().splitlines()[0]
     path = tmp_path / "cut.jsonl"
