@@ -8,7 +8,7 @@ use clap::Args;
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{joined, percent};
 use daqmeter_report::cmp::{Compared, Conclusion, Gate, cmp};
-use daqmeter_report::hosts::{HostVerdict, ranked};
+use daqmeter_report::hosts::{FarmFile, FarmSide, HostVerdict, ranked};
 use daqmeter_report::table::{ALL, ask_columns, paragraphs};
 
 use crate::arguments::share;
@@ -81,7 +81,7 @@ fn among(arguments: &Arguments) -> Ended {
         return Err(Failure::refused(format!("{shown} is of {hosts} hosts: use daqmeter hosts")));
     }
     let stem = own.file_stem().unwrap_or_default().to_string_lossy();
-    farm.add_own(&shown.to_string(), &stem, &records);
+    farm.add_own(FarmFile::of(&shown.to_string(), &stem, FarmSide::Before, records, Vec::new()));
     let found = ranked(&farm, arguments.ignore);
     let found = found.ok_or_else(|| Failure::refused(format!("{shown}: no point was measured")))?;
     if arguments.all {

