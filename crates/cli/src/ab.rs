@@ -67,12 +67,12 @@ const LOOKS: f64 = 10.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let points = points(arguments)?;
-    let mut file = arguments.records.as_ref().map(Lines::open).transpose()?;
+    let mut file = arguments.records.as_ref().map(|file| Lines::open(file, None)).transpose()?;
     let stop = interrupt::flag();
     let usual = Duration::from_secs(10 * (points.len() as u64).clamp(1, 5));
     let (time, began) = (arguments.time.unwrap_or(usual), Instant::now());
     let progress = Progress::begin(false, arguments.json);
-    let context = context();
+    let context = context(None);
     progress.expect(Forecast { points: points.len() as u64, ..Forecast::budget(time) });
     let (mut conclusions, mut refused) = (Vec::new(), Vec::new());
     for (at, (name, sides)) in points.iter().enumerate().take_while(|_| !stop.is_set()) {
@@ -111,7 +111,7 @@ fn points(arguments: &Arguments) -> Result<Vec<(String, [AbSide; 2])>, Failure> 
     if arguments.commands {
         // Children inherit the CPU.
         arguments.pin.map(daqmeter_sys::affinity::pin_to).transpose()?;
-        let context = context();
+        let context = context(None);
         let patience = PATIENCE.max(arguments.time.unwrap_or_default());
         let sides = texts.map(|text| AbWork::Shell(text.clone(), context.clone()));
         return Ok(vec![(COMMAND.to_owned(), named(sides, patience))]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Command};
 use daqmeter_harness::request::Problem;
+use daqmeter_record::sanitise;
 
 pub(crate) use daqmeter_record::units::{
     parse_bytes as bytes, parse_count as count, parse_duration as duration, parse_rate_hz as rate,
@@ -26,6 +27,17 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     let number = number.parse().ok().filter(|number| (0.0..=end).contains(number));
     let wrong = || format!("`{text}`: write a share such as 5% or 0.05, at most 1000%");
     number.map(|number: f64| number * factor).ok_or_else(wrong)
+}
+
+/// Reads what the user calls a host.
+pub(crate) fn label(text: &str) -> Result<String, String> {
+    // As long as a host's own name may be (HOST_NAME_MAX).
+    const MAX_BYTES: usize = 64;
+    let is_name = !text.contains('/') && sanitise::text(text) == text;
+    match is_name && (1..=MAX_BYTES).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err("use 1 to 64 bytes without / and control characters, such as rack3-n7".into()),
+    }
 }
 
 /// Refuses CPUs that this host does not have, under the name that the user gave them by.
@@ -74,6 +86,16 @@ mod tests {
         assert_eq!(budget("1m30"), Ok(Duration::from_secs(90)));
         assert_eq!(budget("60"), Ok(Duration::from_secs(60)));
         assert!(budget("0s").unwrap_err().contains("20s"));
+    }
+
+    #[test]
+    fn a_label_fits_into_the_name_of_a_file() {
+        for good in ["rack3-n7", "é 1", ".", &"x".repeat(64)] {
+            assert_eq!(label(good), Ok(good.to_owned()));
+        }
+        for wrong in ["", "a/b", "a\nb", "\u{1b}[2J", "a\u{202e}b", &"x".repeat(65)] {
+            assert!(label(wrong).unwrap_err().contains("rack3-n7"), "{wrong}");
+        }
     }
 
     #[test]

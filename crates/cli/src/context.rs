@@ -1,5 +1,7 @@
 //! Facts of this invocation that every record has.
 
+use std::sync::Arc;
+
 use daqmeter_harness::Context;
 use daqmeter_record::{Tool, sanitise};
 
@@ -10,14 +12,19 @@ const PROFILE: &str = match (cfg!(debug_assertions), cfg!(target_env = "musl")) 
     (false, true) => "release, musl",
 };
 
-pub(crate) fn context() -> Context {
+/// Gathers the facts; a label replaces the name of the host.
+pub(crate) fn context(label: Option<&str>) -> Context {
     let tool = Tool {
         name: "daqmeter".into(),
         version: env!("CARGO_PKG_VERSION").into(),
         git_revision: env!("DAQMETER_GIT_REVISION").into(),
         profile: PROFILE.into(),
     };
-    daqmeter_campaign::context(tool, command_line())
+    let mut context = daqmeter_campaign::context(tool, command_line());
+    if let Some(label) = label {
+        label.clone_into(&mut Arc::make_mut(&mut context.host).name);
+    }
+    context
 }
 
 /// Returns the command line as typed, with quotes where a shell needs them.

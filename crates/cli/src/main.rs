@@ -34,6 +34,7 @@ mod report;
 mod reproduce;
 mod run;
 mod serve;
+mod start;
 mod survey;
 mod verdict;
 

@@ -17,6 +17,7 @@ use crate::output::{Failure, tell};
 use crate::pmu::chosen::Observed;
 use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
+use crate::start;
 
 /// Options of every verb that measures.
 #[derive(Debug, Clone, Default, Args)]
@@ -34,6 +35,9 @@ pub(crate) struct Common {
     /// Wait until other programs leave the CPUs idle; exit with 2 if they do not in this time
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Placement", hide_short_help = true)]
     pub(crate) wait_idle: Option<Duration>,
+    /// Start at this time, at most 24 h ahead: 14:30 (UTC), +20s or 2026-11-30T14:30:00Z
+    #[arg(long, value_name = "TIME", value_parser = start::time, help_heading = "Placement", hide_short_help = true)]
+    pub(crate) at: Option<Duration>,
 }
 
 /// Time over which the use of the CPUs is looked at.
@@ -80,7 +84,7 @@ impl Bench {
         let observed = common.observe.as_deref().map(Observed::understand).transpose()?;
         let mut recorder = Recorder::new(&common.recording)?;
         recorder.metrics = common.metrics.served(|_| {})?;
-        let mut runner = Runner::new(context());
+        let mut runner = Runner::new(context(common.recording.label.as_deref()));
         runner.is_bare = ab::is_side();
         if let Some(observed) = observed {
             runner.observe(move || observed.observer());
@@ -88,6 +92,10 @@ impl Bench {
         runner.stop = interrupt::flag();
         recorder.stop = runner.stop.clone();
         common.wait_until_idle(&runner.context, &runner.stop)?;
+        if let Some(at) = common.at {
+            let start = start::wait_until(at, &runner.stop, common.recording.quiet)?;
+            runner.context.start = Some(start);
+        }
         let (engine, workload) = (EngineInfo::default(), Workload::default());
         recorder.whole = Some(runner.context.open_record("", engine, workload));
         Ok(Bench { runner, recorder })

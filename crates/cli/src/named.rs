@@ -5,7 +5,7 @@
 //! other output, or records, and none measures first what it then cannot write.
 
 use std::any::TypeId;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Read;
 use std::ops::Deref;
 use std::os::unix::fs::FileTypeExt;
@@ -14,6 +14,8 @@ use std::str::FromStr;
 
 use clap::{Arg, ArgMatches, Command};
 use daqmeter_record::file::{Replacement, is_descriptor};
+use daqmeter_record::sanitise;
+use daqmeter_sys::{host, mounts};
 
 use crate::failure::Failure;
 
@@ -66,6 +68,38 @@ impl<const GROWS: bool> FromStr for Named<GROWS> {
 #[derive(Clone, Debug)]
 pub(crate) struct FileOrFolder(pub(crate) Replaced);
 
+impl Appended {
+    /// Returns the file to append to. In a folder, which is made, it has the name of the host.
+    pub(crate) fn file(&self, label: Option<&str>) -> Result<Appended, Failure> {
+        if !is_folder(self) {
+            return Ok(self.clone());
+        }
+        let file = self.join(file_of_host(label)?);
+        match std::fs::create_dir(&self.0) {
+            Err(error) if !self.is_dir() => {
+                Err(Failure::refused(format!("cannot make {}: {error}", self.display())))
+            }
+            _ => Ok(Named(file)),
+        }
+    }
+}
+
+/// Tests if a path names a folder, there or not.
+pub(crate) fn is_folder(path: &Path) -> bool {
+    path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
+}
+
+/// Names the file of a host in a folder of many.
+fn file_of_host(label: Option<&str>) -> Result<String, Failure> {
+    let name = label.map_or_else(host::name, str::to_owned);
+    // Names of hosts that were given none.
+    if label.is_none() && ["", "(none)", "localhost"].contains(&name.as_str()) {
+        let why = format!("this host has no name of its own (`{name}`): name it with --label");
+        return Err(Failure::refused(why));
+    }
+    Ok(sanitise::text(&name).replace('/', "_") + ".jsonl")
+}
+
 /// A folder for files that are replaced. It is made if the one that it lies in is there.
 #[derive(Clone, Debug)]
 pub(crate) struct OutputFolder(pub(crate) PathBuf);
@@ -103,8 +137,9 @@ impl Mentioned {
 /// that cannot write a file.
 pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failure> {
     let mut mentioned = Vec::new();
-    let mut verb = Some((command, matches));
+    let (mut verb, mut label) = (Some((command, matches)), None);
     while let Some((command, matches)) = verb {
+        label = matches.try_get_one::<String>("label").ok().flatten().or(label);
         command.get_arguments().for_each(|option| collect(option, matches, &mut mentioned));
         let below = matches.subcommand();
         verb = below.and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
@@ -113,7 +148,10 @@ pub(crate) fn check(command: &Command, matches: &ArgMatches) -> Result<(), Failu
     mentioned.iter().try_for_each(|file| match file.use_ {
         Use::Read => Ok(()),
         Use::Either if file.path.is_dir() => refuse_unwritable(&file.path.join("file"), false),
-        Use::Appended => refuse_unwritable(&file.path, true),
+        Use::Appended => {
+            refuse_unwritable(&file.path, true)?;
+            refuse_shared(&file.path, label.map(String::as_str))
+        }
         Use::Folder if file.path.exists() => refuse_unwritable(&file.path.join("file"), false),
         Use::Folder => refuse_unwritable(&file.path, false),
         _ => refuse_records(&file.path).and(refuse_unwritable(&file.path, false)),
@@ -134,6 +172,24 @@ pub(crate) fn refuse_unwritable(path: &Path, grows: bool) -> Result<(), Failure>
         _ => Replacement::begin(path).map(drop),
     };
     tried.map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Refuses a file of records that several hosts may write at once: it has not the name of this one,
+/// and its file system has no locks, or such as stay on a host.
+fn refuse_shared(path: &Path, label: Option<&str>) -> Result<(), Failure> {
+    let Some(place) = place_of(path) else { return Ok(()) };
+    let is_own = file_of_host(label).is_ok_and(|own| place.ends_with(own));
+    let Some(mount) = place.parent().filter(|_| !is_own).and_then(mounts::network) else {
+        return Ok(());
+    };
+    let tried = Replacement::begin(&place).map(|new| new.sink.get_ref().try_lock());
+    if !mount.has_local_locks && !matches!(tried, Ok(Err(TryLockError::Error(_)))) {
+        return Ok(());
+    }
+    let (path, kind) = (path.display(), mount.kind);
+    Err(Failure::refused(format!(
+        "{path} is on {kind}, where a lock does not keep other hosts out: name a folder, in which each host has a file, such as --records farm/"
+    )))
 }
 
 fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
@@ -159,6 +215,8 @@ fn collect(option: &Arg, matches: &ArgMatches, mentioned: &mut Vec<Mentioned>) {
         (None, []) => option.get_id().to_string(),
     };
     for value in values {
+        let is_folder = use_ == Use::Appended && is_folder(Path::new(value));
+        let use_ = if is_folder { Use::Folder } else { use_ };
         // An example is `--set source.file=data.bin`.
         let assigned = value.to_str().and_then(|text| text.split_once('='));
         let assigned = assigned.filter(|_| use_ == Use::Read).map(|(_, file)| Path::new(file));
@@ -253,6 +311,22 @@ mod tests {
         for free in ["/dev/null", "/dev/stdout", "-"] {
             assert!(!refused(Path::new(free), Path::new(free)), "{free}");
         }
+    }
+
+    #[test]
+    fn a_folder_of_records_has_a_file_for_each_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| Appended::at(folder.path().join(name));
+        let (plain, farm) = (place("lab7.jsonl"), place("farm/"));
+        assert_eq!(&*plain.file(Some("n1")).unwrap(), &*plain, "a file stays");
+        assert!(!plain.exists() && !farm.exists());
+        for label in ["n1", "rack 3"] {
+            let file = farm.file(Some(label)).unwrap();
+            assert_eq!(&*file, farm.join(format!("{label}.jsonl")), "made, then there");
+        }
+        assert!(farm.is_dir() && is_folder(&place("farm")) && !is_folder(&plain));
+        let refused = place("no/farm/").file(Some("n1")).unwrap_err();
+        assert!(refused.line.starts_with("cannot make "), "{}", refused.line);
     }
 
     #[test]

@@ -28,9 +28,14 @@ use crate::progress::{Forecast, Progress};
 /// Outputs of every verb that makes records.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Recording {
-    /// Append each record to this file (JSON lines)
+    /// Append records to this file, or in a folder
+    ///
+    /// They are JSON lines. In a folder, which is there or ends in /, the file is HOST.jsonl.
     #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
     pub(crate) records: Option<Appended>,
+    /// Name of this host in records, instead of its own
+    #[arg(long, value_name = "NAME", value_parser = crate::arguments::label, help_heading = "Output", hide_short_help = true)]
+    pub(crate) label: Option<String>,
     /// Write a page
     #[arg(short, long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) output: Option<Replaced>,
@@ -42,6 +47,13 @@ pub(crate) struct Recording {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) columns: Columns,
+}
+
+impl Recording {
+    /// Returns the file of records; in a folder it is that of this host.
+    pub(crate) fn file(&self) -> Result<Option<Appended>, Failure> {
+        self.records.as_ref().map(|named| named.file(self.label.as_deref())).transpose()
+    }
 }
 
 /// Columns of tables.
@@ -91,7 +103,8 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(recording: &Recording) -> Result<Recorder, Failure> {
         recording.columns.apply();
-        let file = recording.records.as_ref().map(Lines::open).transpose()?;
+        let label = recording.label.as_deref();
+        let file = recording.records.as_ref().map(|file| Lines::open(file, label)).transpose()?;
         Ok(Recorder {
             recording: recording.clone(),
             file,
@@ -227,8 +240,9 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn open(path: &Appended) -> Result<Lines, Failure> {
-        let file = jsonl::append_to(path).map_err(|error| {
+    pub(crate) fn open(named: &Appended, label: Option<&str>) -> Result<Lines, Failure> {
+        let path = named.file(label)?;
+        let file = jsonl::append_to(&path).map_err(|error| {
             let path = path.display();
             Failure::refused(match error.kind() {
                 io::ErrorKind::WouldBlock => format!(

@@ -52,7 +52,8 @@ pub(crate) struct Arguments {
 }
 
 /// Options of measurements.
-const OF_RUNS: [&str; 7] = ["repeat", "records", "pin", "metrics", "observe", "time", "wait_idle"];
+const OF_RUNS: [&str; 9] =
+    ["repeat", "records", "label", "pin", "metrics", "observe", "time", "wait_idle", "at"];
 
 fn names() -> PossibleValuesParser {
     let value = |study: Study| PossibleValue::new(study.name).help(study.about().title.clone());

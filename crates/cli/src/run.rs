@@ -54,8 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 }
 
 fn known(arguments: &Arguments) -> Result<Vec<RunRecord>, Failure> {
-    match (&arguments.common.recording.records, arguments.resume) {
-        (Some(out), true) if out.is_file() => read_file(out),
+    match (arguments.common.recording.file()?, arguments.resume) {
+        (Some(out), true) if out.is_file() => read_file(&out),
         (None, true) => Err(Failure::refused(
             "--resume looks for measured points in a file: name it with --records",
         )),
@@ -71,8 +71,8 @@ fn unfinished(arguments: &Arguments, done: &Done, is_stopped: bool) -> String {
         0 => format!(", each of the {different} different ones, with fewer repetitions"),
         _ => format!(", {left_out} of {different} different ones left out"),
     };
-    let records = arguments.common.recording.records.as_deref();
-    let records = records.unwrap_or(Path::new("FILE.jsonl")).to_string_lossy();
+    let records = arguments.common.recording.file().ok().flatten();
+    let records = records.as_deref().unwrap_or(Path::new("FILE.jsonl")).to_string_lossy();
     let [plan, records] = [arguments.plan.as_str(), &records].map(sanitise::shell_word);
     format!(
         "daqmeter: {begun} of {points} measured{which}; to continue: daqmeter run {plan} --records {records} --resume"

@@ -18,7 +18,7 @@ use daqmeter_report::{host_text, survey_frame};
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
-use crate::named::{Appended, Replaced, refuse_same_files, refuse_unwritable};
+use crate::named::{Appended, Replaced, is_folder, refuse_same_files, refuse_unwritable};
 use crate::output::{Ended, Failure, emit, tell, window_columns, write_file};
 use crate::path::Search;
 use crate::pmu::chosen::Observed;
@@ -29,7 +29,7 @@ use crate::run::refuse_refused;
 /// Measure this host: print what each path carries and what limits it, write a page and records.
 ///
 /// The page is report.html and the records are records.jsonl, or the next free names, such as
-/// report-2.html.
+/// report-2.html. In a folder of records, page and records have the name of the host.
 #[derive(Debug, Args)]
 #[command(
     mut_arg("all", |option| option.alias("tables").help(ALL)),
@@ -102,6 +102,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     (common.recording.records, common.recording.output) = (Some(out.clone()), None);
     let is_shown = !common.recording.json && !common.recording.quiet;
     let mut bench = Bench::new(&common)?;
+    // What was waited for is no time of the survey.
+    let began = if common.at.is_some() { Instant::now() } else { began };
     // The answer is on the screen, even if the disk is full.
     bench.recorder.stop = StopFlag::default();
     if is_shown {
@@ -238,20 +240,36 @@ fn new_files(
             "{page} is there: a survey writes over nothing; name a new page with --output"
         )));
     }
+    let records = named.file()?;
+    let in_folder = named.records.as_deref().is_some_and(is_folder);
+    let of_host = records.as_ref().filter(|_| in_folder).map(|file| file.with_extension(""));
+    let report = of_host.map_or("report".into(), |stem| stem.to_string_lossy().into_owned());
     let numbers = std::iter::once(String::new()).chain((2_u64..).map(|at| format!("-{at}")));
-    let mut names = numbers.map(|at| (format!("report{at}.html"), format!("records{at}.jsonl")));
-    let is_free = |(page, records): &(String, String)| {
-        (named.output.is_some() || !is_there(page))
-            && (named.records.is_some() || !is_there(records))
+    let mut names = numbers.map(|at| (format!("{report}{at}.html"), format!("records{at}.jsonl")));
+    let is_free = |(page, file): &(String, String)| {
+        (named.output.is_some() || !is_there(page)) && (records.is_some() || !is_there(file))
     };
-    let (page, records) = names.find(is_free).expect("there are more numbers than files");
+    let (page, file) = names.find(is_free).expect("there are more numbers than files");
     let page = named.output.clone().unwrap_or_else(|| Replaced::at(page));
-    Ok((page, named.records.clone().unwrap_or_else(|| Appended::at(records))))
+    Ok((page, records.unwrap_or_else(|| Appended::at(file))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_a_folder_of_records_page_and_records_have_the_name_of_the_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join("farm").join(name);
+        let (records, label) = (Some(Appended::at(place(""))), Some("n1.cern.ch".to_owned()));
+        let named = Recording { records, label, ..Recording::default() };
+        for (there, expected) in [(None, "n1.cern.ch.html"), (Some(()), "n1.cern.ch-2.html")] {
+            let is_there = |name: &str| there.is_some() && name.ends_with("n1.cern.ch.html");
+            let (page, file) = new_files(&named, is_there).unwrap();
+            assert_eq!((&*page, &*file), (&*place(expected), &*place("n1.cern.ch.jsonl")));
+        }
+    }
 
     /// Regression: a survey emptied the records of the one before and wrote over its page.
     #[test]

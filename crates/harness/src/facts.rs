@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use daqmeter_record::groups::counted;
 use daqmeter_record::host::{Cache, HugePages, NumaNode};
 use daqmeter_record::units::parse_bytes;
-use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Tool, Workload};
+use daqmeter_record::{Clock, EngineInfo, Host, RunRecord, Start, Tool, Workload};
 use daqmeter_stats as stats;
 use daqmeter_sys::available::cpu_quota;
 use daqmeter_sys::host::{Files, bracketed, memory_bytes, page_bytes, parse_cpu_list, parse_kib};
@@ -22,6 +22,8 @@ pub struct Context {
     pub tool: Tool,
     pub command: String,
     pub run_id: String,
+    /// Start of the run, where a time was asked for.
+    pub start: Option<Start>,
     pub host: Arc<Host>,
     pub clock: Clock,
 }
@@ -32,6 +34,7 @@ impl Context {
         record.tool = self.tool.clone();
         record.time_utc = utc_now();
         record.run_id = self.run_id.clone();
+        record.start = self.start.clone();
         record.command = self.command.clone();
         record.clock = self.clock.clone();
         record.host = self.host.clone();
@@ -57,7 +60,7 @@ impl Context {
             chain_cycles: if probe::counts_cycles() { probe::CHAIN_CYCLES } else { 0 },
         };
         let run_id = format!("{}-{}", utc_now().replace([':', '-'], ""), std::process::id());
-        Context { tool, command, run_id, host: Arc::new(host), clock }
+        Context { tool, command, run_id, start: None, host: Arc::new(host), clock }
     }
 }
 
@@ -81,12 +84,18 @@ pub fn utc_now_us() -> String {
     humantime::format_rfc3339_micros(after_1970(since_1970())).to_string()
 }
 
+/// Reads a UTC time, RFC 3339, as the time after the begin of 1970.
+pub fn after_1970_of(utc: &str) -> Option<Duration> {
+    humantime::parse_rfc3339(utc).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()
+}
+
 /// Returns the UTC time so long after the begin of 1970, RFC 3339 with milliseconds.
 pub fn utc_after_1970(since: Duration) -> String {
     humantime::format_rfc3339_millis(after_1970(since)).to_string()
 }
 
-fn since_1970() -> Duration {
+/// Returns the time after the begin of 1970 by the wall clock.
+pub fn since_1970() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 

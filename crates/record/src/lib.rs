@@ -33,7 +33,7 @@ pub use observed::{Observations, TimeSeries};
 pub use path::PathRun;
 pub use run::{
     Clock, Counter, CpuTime, EngineInfo, HostCpu, Hotspot, Lane, Limit, LimitBasis, Memory, Order,
-    Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Tool,
+    Outcome, ProcessPart, ProcessUse, Role, RunRecord, Slices, Stage, Start, Tool,
 };
 pub use sections::{LossMap, Lost, Sections};
 pub use together::{Together, together};

@@ -22,6 +22,9 @@ pub struct RunRecord {
     pub time_utc: String,
     /// Groups the points of one invocation: its start time and process number.
     pub run_id: String,
+    /// Start of the invocation at a time that was asked for (`--at`), as for many hosts at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
     /// The study and figure that the point belongs to, e.g. `survey/conversion`; reports group by
     /// it.
     pub study: String,
@@ -152,6 +155,21 @@ pub struct Tool {
     /// `release`, `release, musl` of the static binary, or `debug`: numbers of a debug build are
     /// not worth comparing.
     pub profile: String,
+}
+
+/// Start at a time that was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Start {
+    /// Time that was asked for: UTC, RFC 3339 with milliseconds.
+    pub asked_utc: String,
+    /// Time from then to the end of the wait, by the wall clock of the host.
+    pub late_ns: u64,
+    /// Largest error of this clock as the kernel knows it (adjtimex(2), maxerror); absent where it
+    /// may not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_error_ns: Option<u64>,
+    /// True if the kernel calls its clock synchronised.
+    pub is_synchronised: bool,
 }
 
 /// The engine that did the work.

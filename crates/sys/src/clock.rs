@@ -29,6 +29,27 @@ pub fn thread_cpu_ns() -> u64 {
     read_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// State of the wall clock as the kernel knows it (adjtimex(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synchronisation {
+    /// Largest error by the kernel's own estimate.
+    pub max_error_ns: u64,
+    /// True if a program such as chrony keeps the clock at another one.
+    pub is_synchronised: bool,
+}
+
+/// Reads the state of the wall clock; `None` where the call is forbidden.
+pub fn synchronisation() -> Option<Synchronisation> {
+    // SAFETY: a timex is plain numbers. With `modes` 0 the call reads the clock and fills it.
+    let (state, time) = unsafe {
+        let mut time: libc::timex = std::mem::zeroed();
+        (libc::adjtimex(&raw mut time), time)
+    };
+    let max_error_us = u64::try_from(time.maxerror).ok().filter(|_| state >= 0)?;
+    let is_synchronised = state != libc::TIME_ERROR && time.status & libc::STA_UNSYNC == 0;
+    Some(Synchronisation { max_error_ns: max_error_us.saturating_mul(1000), is_synchronised })
+}
+
 /// Measures the clock in about a millisecond. Returns its resolution, which is the smallest
 /// difference between two different readings, and the median cost of a reading, from batches of
 /// 64; both in nanoseconds.
@@ -65,5 +86,12 @@ mod tests {
         assert!(monotonic_ns() >= first);
         let (resolution_ns, overhead_ns) = measure();
         assert!(overhead_ns > 0.0 && resolution_ns >= 1.0);
+    }
+
+    #[test]
+    fn the_error_of_the_wall_clock_is_known_where_it_is_synchronised() {
+        let Some(state) = synchronisation() else { return };
+        // The kernel gives up at 16 s (NTP_PHASE_LIMIT, include/linux/timex.h).
+        assert!(!state.is_synchronised || state.max_error_ns < 16_000_000_000, "{state:?}");
     }
 }

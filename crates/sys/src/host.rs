@@ -130,6 +130,11 @@ pub fn memory_bytes() -> u64 {
     pages.saturating_mul(page_bytes())
 }
 
+/// Name of this host (uname(2)), which needs no `/proc`.
+pub fn name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

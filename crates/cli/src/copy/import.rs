@@ -190,12 +190,13 @@ impl Arguments {
             kind => kind,
         };
         let study = format!("copy/{verb}");
-        let mut record = context().blank_record(engine, workload);
+        let mut record = context(None).blank_record(engine, workload);
         let others = if self.from.len() > 1 { " and others" } else { "" };
         let cpu_model = format!("unknown (files of {}{others})", self.from[0].display());
         record.study = study;
         record.time_utc.clear();
-        record.host = Arc::new(Host { cpu_model, ..Host::default() });
+        let name = self.recording.label.clone().unwrap_or_default();
+        record.host = Arc::new(Host { name, cpu_model, ..Host::default() });
         record.clock = Clock { source: UNKNOWN.into(), ..Clock::default() };
         record.warnings = vec![format!(
             "measured elsewhere, read from {}: host, load and limits are unknown, and no data were verified",

@@ -62,7 +62,8 @@ pub(super) fn run(arguments: &Arguments) -> Ended {
     let mut device = TraceDevice::open(Path::new(TRACE_DEVICE)).map_err(refused)?;
     let info = EngineInfo { name: "trace".into(), target: TRACE_DEVICE.into(), emulated: false };
     let workload = Workload::new("trace").with("seconds", time.as_secs_f64());
-    let open = context().open_record("copy/trace", info, workload);
+    let context = context(arguments.recording.label.as_deref());
+    let open = context.open_record("copy/trace", info, workload);
     let mut trace = Trace::new(arguments.classic.is_some());
     let symbols = KernelSymbols::of_kernel();
     device.start()?;

@@ -1,6 +1,7 @@
 //! `daqmeter pmu stat --from`: output of perf stat, and recorded counts.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use daqmeter_harness::Fault;
 use daqmeter_pmu::MetricGroup;
@@ -44,6 +45,9 @@ fn replay(path: &Path, records: Vec<RunRecord>, arguments: &Arguments) -> Ended 
         (0..observed.end_ns.len()).try_for_each(|at| arguments.print(observed, at, true))?;
         if is_text {
             emit(&format!("{}\n", arguments.summary(observed)))?;
+        }
+        if let Some(label) = &arguments.recording.label {
+            label.clone_into(&mut Arc::make_mut(&mut record.host).name);
         }
         recorder.take(record)?;
     }
@@ -99,7 +103,7 @@ fn import(path: &Path, text: &str, arguments: &Arguments) -> Ended {
         shown.try_for_each(|at| arguments.print(&observed, at, false))?;
         let info = EngineInfo { name: "pmu".into(), target: "perf stat".into(), emulated: false };
         let workload = Workload::new("pmu").with("what", "perf stat");
-        let mut record = context().blank_record(info, workload);
+        let mut record = context(arguments.recording.label.as_deref()).blank_record(info, workload);
         record.study = "pmu/perf".into();
         (record.counters, record.warnings) = (totals(&observed), warnings.clone());
         if let Some(warning) = turns_warning(&observed) {

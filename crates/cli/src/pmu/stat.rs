@@ -86,7 +86,7 @@ pub(crate) struct Arguments {
 // records no counts, and records have their events.
 const OF_COUNTS: [&str; 7] = ["by", "time", "count", "step", "metrics", "all_cpus", "command"];
 const OF_TABLES: [&str; 5] = ["names", "from", "interval", "separator", "bytes"];
-const OF_RECORDS: [&str; 3] = ["records", "output", "quiet"];
+const OF_RECORDS: [&str; 4] = ["records", "label", "output", "quiet"];
 const OF_EVENTS: [&str; 5] = ["events", "heat", "map", "part", "emulated"];
 
 /// Reads a separator; a tab may be written as for perf.
@@ -127,7 +127,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         .with("what", selection.what.as_str())
         .with("interval_s", length.as_secs_f64());
     let info = info(&selection, &host);
-    let open = context().open_record("pmu/stat", info, workload);
+    let context = context(arguments.recording.label.as_deref());
+    let open = context.open_record("pmu/stat", info, workload);
     count.begin(open.origin_ns());
     let mut program = start(&arguments.command)?;
     // A command may end any time.

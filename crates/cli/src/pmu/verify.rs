@@ -35,7 +35,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let time = (arguments.request.time + arguments.request.settle).saturating_mul(loads);
     recorder.expect(Forecast::points(0, Some(time)));
     let stop = interrupt::flag();
-    let checked = checked(&arguments.request, &host.resolver(), &context(), &stop.0);
+    let context = context(arguments.recording.label.as_deref());
+    let checked = checked(&arguments.request, &host.resolver(), &context, &stop.0);
     let (checks, record) = checked?;
     recorder.take(record)?;
     recorder.finish(|_| frame(&checks))

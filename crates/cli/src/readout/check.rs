@@ -207,7 +207,7 @@ impl Arguments {
             Workload::new("check").with("file", name).with("level", u64::from(self.level));
         let engine = EngineInfo { name: "check".to_owned(), target, emulated };
         let is_asked = self.records.is_some() || self.output.is_some();
-        is_asked.then(|| context().open_record("readout/check", engine, workload))
+        is_asked.then(|| context(None).open_record("readout/check", engine, workload))
     }
 
     fn record(&self, open: &OpenRecord, checked: &Checked, verdict: &Verdict) -> RunRecord {

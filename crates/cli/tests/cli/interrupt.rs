@@ -53,7 +53,7 @@ fn records(folder: &Path) -> (usize, usize) {
 }
 
 /// Each verb with a long job: the moment of the signal, and the presence of a record afterwards.
-const CASES: [(&str, Begun, bool); 19] = [
+const CASES: [(&str, Begun, bool); 20] = [
     (
         "digitizer emu:l0 -S 3200 -N 18446744073709551615 --unpaced --records records.jsonl",
         Begun::Lane,
@@ -76,6 +76,7 @@ const CASES: [(&str, Begun, bool); 19] = [
     ("copy verify --times 1000000", Begun::TookOver, false),
     ("survey --time 1h --records records.jsonl", Begun::Record, true),
     ("run conversion --records records.jsonl", Begun::Record, true),
+    ("run conversion --at +1h --records records.jsonl", Begun::Says("starts at"), false),
     ("reproduce etherbone --records records.jsonl", Begun::Record, true),
     ("eb perf loop/udp --records records.jsonl", Begun::Record, true),
     ("eb tunnel 0", Begun::Says("tunnel on TCP port"), false),

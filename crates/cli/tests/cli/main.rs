@@ -19,3 +19,4 @@ mod pmu;
 mod points;
 mod readout;
 mod refused;
+mod start;
