@@ -13,6 +13,7 @@ use daqmeter_report::hosts::{Farm, FarmFile, FarmSide, judged};
 
 use crate::arguments::share;
 use crate::files::files_of;
+use crate::launch::{Launcher, filled};
 use crate::named::Replaced;
 use crate::output::{
     CANNOT_TELL, Ended, FAILED, Failure, contents, emit, json_lines, tell, write_file,
@@ -27,8 +28,14 @@ use crate::output::{
 #[command(after_long_help = include_str!("../help/hosts.txt"))]
 pub(crate) struct Arguments {
     /// Records of the hosts, a folder; two folders: before and after a change
-    #[arg(value_name = "PATH", num_args = 1..=2, required = true)]
+    #[arg(value_name = "PATH", num_args = 1..=2, required_unless_present = "print")]
     paths: Vec<PathBuf>,
+    /// Print a file that starts a command on many hosts
+    #[arg(long, value_name = "LAUNCHER", value_enum, conflicts_with = "paths")]
+    print: Option<Launcher>,
+    /// Command of --print [default: survey --records farm/]
+    #[arg(last = true, value_name = "COMMAND", requires = "print")]
+    command: Vec<String>,
     /// Hosts that should be there: n[01-16],m3 or a file with their names
     #[arg(long, value_name = "NAMES")]
     expect: Option<String>,
@@ -47,6 +54,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
+    if let Some(launcher) = arguments.print {
+        return emit(&filled(launcher, &arguments.command)?);
+    }
     let farm = read(&arguments.paths)?;
     let expected = arguments.expect.as_deref().map_or(Ok(Vec::new()), expected)?;
     let found = judged(&farm, &expected, arguments.ignore);

@@ -19,6 +19,7 @@ mod hosts;
 mod http;
 mod interrupt;
 mod kept;
+mod launch;
 mod list;
 mod measure;
 mod metrics;
