@@ -48,6 +48,7 @@ pub fn boot(name: &str, only: &str) -> Result<()> {
         ("faults-vm", _) => faults::boot(),
         ("peers", _) => hosts::peers(),
         ("readout", _) => hosts::readout(),
+        ("launch", _) => hosts::launch(),
         ("paths", _) => hosts::paths(),
         _ => bail!("no machines are called {name}"),
     }

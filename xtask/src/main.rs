@@ -28,6 +28,7 @@ FUZZ_SECONDS=60 FUZZ_NAME=plan cargo xtask ci fuzz  fuzz targets with this in th
 cargo xtask peers           other makers' Etherbone against ours, in network namespaces
 cargo xtask readout         the read-out chain between hosts, in network namespaces
 cargo xtask paths           a path that ends on another host, in network namespaces
+cargo xtask launch          what `daqmeter hosts --print` prints, in network namespaces: Slurm, ClusterShell, Ansible
 cargo xtask copy-vm [NAME]  the kernel modules under Debian's kernels in QEMU; machines with NAME in their name
 cargo xtask copy-vm --static     the patched kernel with static policies, built and booted
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         ["links", folder] => links::check(folder.as_ref()),
         [
             name @ ("copy-vm" | "pmu-vm" | "topology-vm" | "faults-vm" | "peers" | "readout"
-            | "paths"),
+            | "paths" | "launch"),
         ] => daqmeter_vm::run(name, ""),
         [name @ ("copy-vm" | "pmu-vm"), only] => daqmeter_vm::run(name, only),
         _ => {

@@ -1,5 +1,6 @@
 //! Hosts that are network namespaces on one bridge.
 
+mod launch;
 mod paths;
 mod peers;
 mod readout;
@@ -14,6 +15,7 @@ use daqmeter_record::Ledger;
 
 use crate::shell::{Background, Line, left_out, line, program, scratch, until};
 
+pub(crate) use launch::all as launch;
 pub(crate) use paths::all as paths;
 pub(crate) use peers::all as peers;
 pub(crate) use readout::all as readout;
