@@ -145,7 +145,7 @@ fn kernel(host: &Host) -> String {
 
 /// Hosts that are compared with each other.
 pub(crate) struct HostGroup {
-    pub(crate) hosts: Vec<usize>,
+    pub(crate) table: HostTable,
     /// CPU, and how the group differs from others with this CPU.
     pub(crate) name: String,
 }
@@ -165,29 +165,29 @@ pub(crate) fn divided(farm: &Farm) -> Vec<HostGroup> {
     let alike = in_groups((0..farm.hosts.len()).map(|at| (cpu(at), at)));
     let mut groups: Vec<HostGroup> = Vec::new();
     for (name, hosts) in alike {
-        split(farm, HostGroup { hosts, name }, &mut groups);
+        split(farm, name, &hosts, &mut groups);
     }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.hosts.len()));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.table.hosts.len()));
     groups
 }
 
-/// Splits a group as long as a fact or the numbers separate some of its hosts.
-fn split(farm: &Farm, group: HostGroup, found: &mut Vec<HostGroup>) {
-    let sides = if group.hosts.len() < 2 * MIN_SIDE { None } else { sides(farm, &group.hosts) };
-    let Some((is_other, [own, other])) = sides else { return found.push(group) };
-    let named = |text: &str| format!("{}, {text}", group.name);
-    let all = group.hosts.iter().zip(&is_other);
-    let of =
-        |side: bool| all.clone().filter(|(_, is)| **is == side).map(|(host, _)| *host).collect();
-    split(farm, HostGroup { hosts: of(false), name: named(&own) }, found);
-    split(farm, HostGroup { hosts: of(true), name: named(&other) }, found);
+/// Splits hosts as long as a fact or the numbers separate some of them.
+fn split(farm: &Farm, name: String, hosts: &[usize], found: &mut Vec<HostGroup>) {
+    let table = HostTable::of(farm, hosts);
+    let sides = if hosts.len() < 2 * MIN_SIDE { None } else { sides(farm, &table) };
+    let Some((is_other, names)) = sides else { return found.push(HostGroup { table, name }) };
+    for (side, own) in [false, true].into_iter().zip(names) {
+        let of_side = hosts.iter().zip(&is_other).filter(|(_, is)| **is == side);
+        let of_side: Vec<usize> = of_side.map(|(host, _)| *host).collect();
+        split(farm, format!("{name}, {own}"), &of_side, found);
+    }
 }
 
 /// Returns which hosts are of another kind than the most, and how both are called.
-fn sides(farm: &Farm, hosts: &[usize]) -> Option<(Vec<bool>, [String; 2])> {
-    let table = HostTable::of(farm, hosts);
+fn sides(farm: &Farm, table: &HostTable) -> Option<(Vec<bool>, [String; 2])> {
     let by_fact = FACTS.iter().find_map(|(fact, value)| {
-        let values: Vec<String> = hosts.iter().map(|host| value(&farm.hosts[*host])).collect();
+        let hosts = table.hosts.iter().map(|host| &farm.hosts[*host]);
+        let values: Vec<String> = hosts.map(value).collect();
         let mut counts = crate::groups::counted(values.iter().cloned());
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         counts.retain(|(_, count)| *count >= MIN_SIDE);

@@ -125,11 +125,10 @@ const LACKS: f64 = 0.1;
 pub fn judged(farm: &Farm, expected: &[String], ignore: f64) -> JudgedFarm {
     let names = farm.names();
     let groups = divided(farm);
-    let tables: Vec<HostTable> =
-        groups.iter().map(|group| HostTable::of(farm, &group.hosts)).collect();
+    let tables: Vec<&HostTable> = groups.iter().map(|group| &group.table).collect();
     let seen = || tables.iter().filter(|table| table.hosts.len() >= MIN_HOSTS);
     let count = |columns: fn(&HostTable) -> &[HostColumn]| {
-        let places = seen().flat_map(columns).flat_map(|column| &column.places);
+        let places = seen().flat_map(|table| columns(table)).flat_map(|column| &column.places);
         SHARES * places.flatten().count().max(1) as f64
     };
     let tests = [count(|table| &table.kinds), count(|table| &table.points)];
@@ -144,11 +143,11 @@ pub fn judged(farm: &Farm, expected: &[String], ignore: f64) -> JudgedFarm {
         }
     }
     let judged_group = |(group, letter): (usize, &String)| {
-        let table = &tables[group];
+        let table = tables[group];
         let differences = match (farm.is_paired, group) {
             (true, _) => since_before(table, &names, ignore),
             (false, 0) => Vec::new(),
-            (false, _) => from_first(farm, &tables[0], table, ignore),
+            (false, _) => from_first(farm, tables[0], table, ignore),
         };
         JudgedGroup {
             letter: letter.clone(),

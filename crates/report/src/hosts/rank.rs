@@ -4,7 +4,7 @@ use daqmeter_record::units::{percent, plural};
 use daqmeter_stats::{Borders, Standing, share_interval};
 use serde::Serialize;
 
-use super::groups::{HostColumn, HostTable, divided};
+use super::groups::{HostColumn, divided};
 use super::{Farm, HostFinding, HostVerdict, Judge, MIN_HOSTS, PointKind, SHARES};
 use crate::aligned::{asks_all, numbers_from};
 use crate::frame::Frame;
@@ -46,15 +46,15 @@ pub struct HostRank {
 pub fn ranked(farm: &Farm, ignore: f64) -> Option<RankedHost> {
     let names = farm.names();
     let own = farm.hosts.len().checked_sub(1)?;
-    let group = divided(farm).into_iter().find(|group| group.hosts.contains(&own))?;
-    let table = HostTable::of(farm, &group.hosts);
+    let group = divided(farm).into_iter().find(|group| group.table.hosts.contains(&own))?;
+    let table = &group.table;
     let at = table.hosts.iter().position(|host| *host == own)?;
     let count = |columns: &[HostColumn]| {
         SHARES * columns.iter().filter(|column| column.places[at].is_some()).count().max(1) as f64
     };
     let tests = [count(&table.kinds), count(&table.points)];
     let borders = tests.map(|tests| Borders::of(tests, ignore));
-    let judge = Judge { farm, names: &names, table: &table, borders: &borders, at };
+    let judge = Judge { farm, names: &names, table, borders: &borders, at };
     let judged = judge.host("", &[]);
     let columns = table.kinds.iter().chain(&table.points).zip(&judged.standings);
     let rank = |(column, standing): (&HostColumn, &Option<Standing>)| {
@@ -78,7 +78,7 @@ pub fn ranked(farm: &Farm, ignore: f64) -> Option<RankedHost> {
         ranks: columns.filter_map(rank).collect(),
         name: judged.name,
         kind: group.name,
-        others: group.hosts.len() - 1,
+        others: table.hosts.len() - 1,
         all: own,
         verdict: judged.verdict,
         findings: judged.findings,
