@@ -21,9 +21,9 @@ use crate::output::{
 
 /// Find the hosts that differ from others of their kind.
 ///
-/// Hosts with one kind of CPU are compared with each other, and divided further where their times
-/// differ by a fact such as the kernel. A host is called different only if chance does so in less than 1 % of
-/// whole farms. One run shows a slower core; other differences need a second run.
+/// Hosts with one model of CPU are compared with each other, and divided further where their times
+/// differ by a fact such as the kernel. A farm of healthy hosts has a false alarm in less than 1 of
+/// 100 cases. A host differs after two runs that agree, and is to be measured again before.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/hosts.txt"))]
 pub(crate) struct Arguments {

@@ -1,10 +1,11 @@
 //! Holds `daqmeter hosts` to its promises: farms are drawn from files of unchanged hosts.
 //!
-//! `cargo bench -p daqmeter-report --bench farms -- FOLDER [FARMS]`: each file of the folder is one
-//! run of `daqmeter survey`. A host of a farm has the runs of files drawn by lot, its own speed (0.5
-//! % by kind of points, 0.3 % by point), and in a second setting tails of its runs as heavy as
-//! Student's with four degrees of freedom. Half of a farm is of another kind of machine. Hosts that are not told at
-//! once are measured again, up to four runs.
+//! `cargo bench -p daqmeter-report --bench farms -- FOLDER [FARMS] [RUNS]`: each file of the folder is
+//! one run of `daqmeter survey` or `run quick`. A host of a farm has the runs of files drawn by lot
+//! and its own speed (0.5 % by kind of points, 0.3 % by point). The distance of a run from the
+//! middle has a factor for each kind: log-normal with 0.3, or in a second setting as heavy as
+//! Student's tails with four degrees of freedom. Half of a farm is of another kind of machine. Hosts
+//! that are in doubt are measured again, up to three times.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -41,62 +42,41 @@ struct Drawn {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let Some(folder) = words.first() else { return println!("name a folder of files") };
-    let farms: usize = words.get(1).and_then(|count| count.parse().ok()).unwrap_or(100);
+    let number = |at: usize, usual| words.get(at).map_or(usual, |word| word.parse().unwrap());
+    let (farms, runs): (usize, usize) = (number(1, 100), number(2, 1));
     let base = Base::read(folder);
-    if words.get(1).is_some_and(|word| word == "spread") {
-        let named = base.farm.logs();
-        for ((kind, off), (name, _)) in base
-            .points
-            .iter()
-            .zip(base.farm.names().iter().zip(named))
-            .map(|(a, (n, b))| (a, (n.clone(), b)))
-        {
-            let mut sorted: Vec<f64> = off.iter().map(|x| x.abs() * 100.0).collect();
-            sorted.sort_by(f64::total_cmp);
-            let at = |q: f64| sorted[(q * (sorted.len() - 1) as f64) as usize];
-            println!(
-                "{kind:?} {name}: {:.1} {:.1} {:.1} {:.1} n {}",
-                at(0.5),
-                at(0.68),
-                at(0.9),
-                at(1.0),
-                off.len()
-            );
-        }
-        let all: Vec<_> = (0..base.files())
-            .map(|at| (format!("n{at}"), Arc::clone(&base.facts[0]), vec![at]))
-            .collect();
-        let farm = base.farm.drawn(&all, |_, _, _| 0.0);
-        println!("{}", judged(&farm, &[], IGNORE).frame().text(None));
-        return;
-    }
-    for is_heavy in [false, true] {
-        for hosts in [16, 32, 100, 500] {
-            let farms = farms.min(farms * 100 / hosts).max(10);
-            println!(
-                "{hosts} hosts, {farms} farms, {} tails",
-                ["measured", "heavy"][usize::from(is_heavy)]
-            );
-            let kinds = [
-                None,
-                Some(PointKind::Core),
-                Some(PointKind::Memory),
-                Some(PointKind::Disk),
-                Some(PointKind::Network),
-            ];
-            for slow in kinds {
-                let mut counts = [0; 6];
-                for seed in 0..farms {
-                    let one = base.farm_of(hosts, slow, is_heavy, seed as u64);
-                    counts.iter_mut().zip(one).for_each(|(sum, is)| *sum += usize::from(is));
-                }
-                let [alarm, found, named, groups, first, again] = counts;
-                println!(
-                    "  {slow:?}: false alarm {alarm}, found {found}, named {named}, groups right {groups}, found by one run {first}, farms with more than two healthy hosts measured again {again}"
-                );
+    println!("{} files; farms with 1 host 5 % slower; runs of each host {runs}", base.files());
+    println!("tails hosts slow farms: alarm, found, named, groups right, most measured again");
+    for (is_heavy, hosts) in [false, true].into_iter().flat_map(|is| SIZES.map(|size| (is, size))) {
+        let farms = (farms * 100 / hosts).clamp(10, farms);
+        let kinds = [PointKind::Core, PointKind::Memory, PointKind::Disk, PointKind::Network];
+        let is_there = |kind: &PointKind| base.points.iter().any(|(own, _)| own == kind);
+        let slow = kinds.into_iter().filter(is_there).map(Some);
+        for slow in std::iter::once(None).chain(slow) {
+            let mut counts = [0; 4];
+            let mut again = 0;
+            for seed in 0..farms {
+                let drawn = Draw { hosts, slow, is_heavy, runs, seed: seed as u64 };
+                let (one, measured) = base.judge(drawn);
+                counts.iter_mut().zip(one).for_each(|(sum, is)| *sum += usize::from(is));
+                again = again.max(measured);
             }
+            let tails = if is_heavy { "heavy" } else { "measured" };
+            println!("{tails:8} {hosts:3} {slow:?} {farms}: {counts:?} {again}");
         }
     }
+}
+
+const SIZES: [usize; 4] = [16, 32, 100, 500];
+
+/// A farm to draw.
+#[derive(Clone, Copy)]
+struct Draw {
+    hosts: usize,
+    slow: Option<PointKind>,
+    is_heavy: bool,
+    runs: usize,
+    seed: u64,
 }
 
 impl Base {
@@ -130,20 +110,19 @@ impl Base {
         self.points[0].1.len()
     }
 
-    fn drawn(&self, random: &mut Random, is_second: bool, is_heavy: bool) -> Drawn {
+    fn drawn(&self, random: &mut Random, is_second: bool, draw: Draw) -> Drawn {
         let own = std::array::from_fn(|_| OWN.0 * random.normal());
         let points = self.points.iter().map(|_| OWN.1 * random.normal()).collect();
         let mut host = Drawn { is_second, runs: Vec::new(), tails: Vec::new(), own, points };
-        self.measured(&mut host, random, is_heavy);
+        (0..draw.runs).for_each(|_| self.measured(&mut host, random, draw.is_heavy));
         host
     }
 
-    /// Adds a run.
+    /// Adds a run, of another file than the others of this host.
     fn measured(&self, host: &mut Drawn, random: &mut Random, is_heavy: bool) {
-        // No two runs of a host are the same file.
-        let drawn = std::iter::repeat_with(|| (random.uniform() * self.files() as f64) as usize);
-        let next = drawn.into_iter().find(|file| !host.runs.contains(file)).unwrap();
-        host.runs.push(next);
+        let mut files =
+            std::iter::repeat_with(|| (random.uniform() * self.files() as f64) as usize);
+        host.runs.push(files.find(|file| !host.runs.contains(file)).unwrap());
         let mut tail = |_| {
             let squares: f64 = (0..4).map(|_| random.normal().powi(2)).sum();
             if is_heavy { (4.0 / squares).sqrt() } else { (0.3 * random.normal()).exp() }
@@ -151,81 +130,71 @@ impl Base {
         host.tails.push(std::array::from_fn(&mut tail));
     }
 
-    /// Judges a farm; one host is 5 % slower at a kind of points.
-    fn farm_of(
-        &self,
-        count: usize,
-        slow: Option<PointKind>,
-        is_heavy: bool,
-        seed: u64,
-    ) -> [bool; 6] {
-        let mut random = Random::new(seed * 7919 + count as u64);
-        let mut hosts: Vec<Drawn> =
-            (0..count).map(|at| self.drawn(&mut random, at % 2 == 1, is_heavy)).collect();
-        let slow_one = (random.uniform() * count as f64) as usize;
+    /// Judges a farm, and measures doubtful hosts again. Returns if a host within 2 % was
+    /// called different, if the slow one was, and rightly named, if the groups were right; and the number
+    /// of healthy hosts that were measured again.
+    fn judge(&self, draw: Draw) -> ([bool; 4], usize) {
+        let mut random = Random::new(draw.seed * 7919 + draw.hosts as u64);
+        let drawn = (0..draw.hosts).map(|at| self.drawn(&mut random, at % 2 == 1, draw));
+        let mut hosts: Vec<Drawn> = drawn.collect();
+        let slow_one = (random.uniform() * draw.hosts as f64) as usize;
         let second: Vec<f64> = self.points.iter().map(|_| 0.3 * random.normal()).collect();
-        let is = |at: usize, found: &JudgedFarm, verdict| found.hosts[at].verdict == verdict;
-        let mut first = false;
-        for round in 0.. {
-            let named = |(at, host): (usize, &Drawn)| {
-                let facts = Arc::clone(&self.facts[usize::from(host.is_second)]);
-                (format!("n{at:03}"), facts, host.runs.clone())
+        loop {
+            let found = self.found(&hosts, draw.slow.map(|kind| (slow_one, kind)), &second);
+            let is = |at: usize, verdict| found.hosts[at].verdict == verdict;
+            let is_doubtful = |at: usize| {
+                let has_left = hosts[at].runs.len() < MOST_RUNS + draw.runs - 1;
+                has_left && (is(at, HostVerdict::Suspect) || is(at, HostVerdict::Unconfirmed))
             };
-            let all: Vec<_> = hosts.iter().enumerate().map(named).collect();
-            let farm = self.farm.drawn(&all, |at, run, point| {
-                let (kind, off) = &self.points[point];
-                let host = &hosts[at];
-                let off = off[host.runs[run]] * (host.tails[run][*kind as usize] - 1.0);
-                let by = if at == slow_one && slow == Some(*kind) { 0.05_f64.ln_1p() } else { 0.0 };
-                let machine = if host.is_second { second[point] } else { 0.0 };
-                off + by + machine + host.own[*kind as usize] + host.points[point]
-            });
-            let found = judged(&farm, &[], IGNORE);
-            let doubtful = |at: &usize| {
-                [HostVerdict::Suspect, HostVerdict::Unconfirmed]
-                    .iter()
-                    .any(|own| is(*at, &found, *own))
-            };
-            let again: Vec<usize> = (0..count).filter(doubtful).collect();
-            if round == 0 {
-                first = is(slow_one, &found, HostVerdict::Different);
-            }
-            let is_last = round + 1 == MOST_RUNS || again.is_empty();
-            if !is_last {
-                again.iter().for_each(|at| self.measured(&mut hosts[*at], &mut random, is_heavy));
+            let again: Vec<usize> = (0..draw.hosts).filter(|at| is_doubtful(*at)).collect();
+            if !again.is_empty() {
+                let more = |at| self.measured(&mut hosts[at], &mut random, draw.is_heavy);
+                again.into_iter().for_each(more);
                 continue;
             }
-            let own = slow.map(|_| slow_one);
-            for at in 0..count {
-                if Some(at) != own && is(at, &found, HostVerdict::Different) {
-                    let one = &found.hosts[at];
-                    println!(
-                        "    {} {} runs {:?} {:?}: {:?} {:?} {:?} z {}",
-                        one.name,
-                        one.runs,
-                        hosts[at].runs,
-                        one.group,
-                        one.findings[0].kind,
-                        one.findings[0].point,
-                        one.findings[0].interval,
-                        one.findings[0].z
-                    );
-                }
-            }
-            let alarm =
-                (0..count).any(|at| Some(at) != own && is(at, &found, HostVerdict::Different));
-            let is_found = own.is_some_and(|at| is(at, &found, HostVerdict::Different));
-            let named = is_found && found.hosts[slow_one].findings[0].kind == slow.unwrap();
-            let groups = found.groups.len() == 2
-                && found
-                    .hosts
-                    .iter()
-                    .zip(&hosts)
-                    .all(|(host, drawn)| (host.group == "B") == drawn.is_second);
-            let measured =
-                (0..count).filter(|at| Some(*at) != own && hosts[*at].runs.len() > 1).count();
-            return [alarm, is_found, named, groups, first, measured > 2];
+            let slow = draw.slow.map(|_| slow_one);
+            let healthy = || (0..draw.hosts).filter(|at| Some(*at) != slow);
+            let is_found = slow.is_some_and(|at| is(at, HostVerdict::Different));
+            let kind = found.hosts[slow_one].findings.first().map(|finding| finding.kind);
+            let is_group = |at: usize| (found.hosts[at].group == "B") == hosts[at].is_second;
+            let groups = found.groups.len() == 2 && (0..draw.hosts).all(is_group);
+            let is_alarm = |at: usize| is(at, HostVerdict::Different) && !self.differs(&hosts[at]);
+            let alarm = healthy().any(is_alarm);
+            let measured = healthy().filter(|at| hosts[*at].runs.len() > draw.runs).count();
+            return ([alarm, is_found, is_found && kind == draw.slow, groups], measured);
         }
-        unreachable!("a farm has a last round")
+    }
+
+    /// Tests if the own factors of a host are more than is ignored, so that it may be named.
+    fn differs(&self, host: &Drawn) -> bool {
+        (0..host.own.len()).any(|kind| {
+            let points = self.points.iter().zip(&host.points);
+            let own = points.filter(|((it, _), _)| *it as usize == kind).map(|(_, log)| *log);
+            let middle = median(&own.collect::<Vec<_>>());
+            middle.is_some_and(|middle| (host.own[kind] + middle).abs() > IGNORE.ln_1p())
+        })
+    }
+
+    /// Judges these hosts, of which one may be 5 % slower at a kind.
+    fn found(
+        &self,
+        hosts: &[Drawn],
+        slow: Option<(usize, PointKind)>,
+        second: &[f64],
+    ) -> JudgedFarm {
+        let named = |(at, host): (usize, &Drawn)| {
+            let facts = Arc::clone(&self.facts[usize::from(host.is_second)]);
+            (format!("n{at:03}"), facts, host.runs.clone())
+        };
+        let all: Vec<_> = hosts.iter().enumerate().map(named).collect();
+        let farm = self.farm.drawn(&all, |at, run, point| {
+            let (kind, off) = &self.points[point];
+            let host = &hosts[at];
+            let off = off[host.runs[run]] * (host.tails[run][*kind as usize] - 1.0);
+            let by = if slow == Some((at, *kind)) { 0.05_f64.ln_1p() } else { 0.0 };
+            let machine = if host.is_second { second[point] } else { 0.0 };
+            off + by + machine + host.own[*kind as usize] + host.points[point]
+        });
+        judged(&farm, &[], IGNORE)
     }
 }

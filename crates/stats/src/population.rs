@@ -9,10 +9,12 @@ use std::collections::HashMap;
 
 use crate::compare::{FALSE_ALARM, KNOWN_FREEDOM, MIN_SEEN, SEEN_FREEDOM};
 use crate::level::{FLOOR, Level, Located, Unit};
-use crate::{median, quantile, sorted, student, trimmed};
+use crate::{MAD_TO_SIGMA, median, quantile, sorted, student};
 
 /// Usual deviation of alike hosts. It weighs as much as two hosts where the others show their own.
 const ALIKE: f64 = 0.01;
+/// Deviations from the middle beyond which another host is left out.
+const FAR: f64 = 5.0;
 /// Deviations at which a normal distribution has its 90th percentile.
 const TAIL: f64 = 1.645;
 /// Quantile that a spread reaches where nine tenths of the hosts tell.
@@ -149,15 +151,21 @@ impl Spread {
         if logs.len() < 2 {
             return None;
         }
-        let found = trimmed(&logs);
-        let (squares, seen) = found.squares();
+        // Hosts that are far off themselves do not tell how the others differ.
+        let usual = middle(|it| it.log)?;
+        let off = |log: f64| (log - usual).abs();
+        let offs = sorted(&logs.iter().map(|log| off(*log)).collect::<Vec<_>>());
+        let far = FAR * MAD_TO_SIGMA * quantile(&offs, 0.5)?.max(FLOOR);
+        let near: Vec<f64> = logs.iter().copied().filter(|log| off(*log) <= far).collect();
+        let centre = near.iter().sum::<f64>() / near.len() as f64;
+        let squares = near.iter().map(|log| (log - centre).powi(2)).sum::<f64>();
+        let seen = (near.len() - 1) as f64;
         // A few hosts show their spread only roughly.
         let known = if seen >= MIN_SEEN { SEEN_FREEDOM } else { KNOWN_FREEDOM.sqrt() };
-        let usual = (squares + known * (noise + ALIKE.powi(2))) / (seen + known);
-        let off = logs.iter().map(|log| (log - found.mean).abs()).collect::<Vec<_>>();
-        let tail = (quantile(&sorted(&off), tail)? / TAIL).powi(2);
-        let (variance, freedom, hosts) = (usual.max(tail), seen + known, logs.len());
-        Some(Spread { centre: found.mean, variance, freedom, noise, slowed, hosts })
+        let variance = (squares + known * (noise + ALIKE.powi(2))) / (seen + known);
+        let variance = variance.max((quantile(&offs, tail)? / TAIL).powi(2));
+        let (freedom, hosts) = (seen + known, near.len());
+        Some(Spread { centre, variance, freedom, noise, slowed, hosts })
     }
 
     /// Returns the centre with half of its interval: all of a number of such intervals hold

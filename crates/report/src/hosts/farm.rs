@@ -283,9 +283,9 @@ impl Farm {
         })
     }
 
-    /// Returns a farm of hosts that are drawn from those of this one, for simulations: each with its
-    /// name, its facts and the hosts whose runs it has. `log` gives the logarithm of the factor by
-    /// which a run of a host is slower at a point.
+    /// Returns a farm of hosts drawn from those of this one, for simulations: each with its name, its
+    /// facts and the hosts whose runs it has. `log` gives the logarithm of the factor by which a run
+    /// of a host is slower at a point.
     pub fn drawn(
         &self,
         hosts: &[(String, Arc<Host>, Vec<usize>)],
@@ -312,7 +312,7 @@ impl Farm {
         let all: Vec<usize> = (0..self.hosts.len()).collect();
         let point = |(at, point): (usize, &FarmPoint)| {
             let places = self.places(at, &all).into_iter();
-            (PointKind::of(point.used), places.map(|place| Some(place?.log)).collect())
+            (PointKind::of(point), places.map(|place| Some(place?.log)).collect())
         };
         self.points.iter().enumerate().map(point).collect()
     }

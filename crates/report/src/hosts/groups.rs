@@ -5,7 +5,7 @@ use daqmeter_record::units::{percent, plural, significant};
 use daqmeter_stats::{Borders, NEAR, Place, Spread, Standing, between, others, two_kinds};
 use serde::Serialize;
 
-use super::farm::{Farm, FarmHost};
+use super::farm::{Farm, FarmHost, FarmPoint};
 use crate::groups::in_groups;
 use crate::levels::PointUse;
 
@@ -31,8 +31,10 @@ impl PointKind {
         (PointKind::Disk, "disk"),
     ];
 
-    pub(crate) fn of(used: PointUse) -> PointKind {
-        match used {
+    pub(crate) fn of(point: &FarmPoint) -> PointKind {
+        match point.used {
+            // Its two threads move data through sockets.
+            _ if point.identity.engine == "stream" => PointKind::Network,
             PointUse::Cpu => PointKind::Core,
             PointUse::Sockets | PointUse::Ends => PointKind::Network,
             PointUse::Memory => PointKind::Memory,
@@ -100,7 +102,7 @@ pub(crate) struct HostTable {
 impl HostTable {
     pub(crate) fn of(farm: &Farm, hosts: &[usize]) -> HostTable {
         let points = farm.points.iter().enumerate().map(|(at, point)| {
-            HostColumn::of(PointKind::of(point.used), Some(at), farm.places(at, hosts))
+            HostColumn::of(PointKind::of(point), Some(at), farm.places(at, hosts))
         });
         let points: Vec<HostColumn> = points.collect();
         let kinds = PointKind::ALL.into_iter().map(|(kind, _)| {

@@ -115,8 +115,9 @@ pub struct HostFinding {
 const MIN_HOSTS: usize = 3;
 /// Fewest runs by which a host differs at a kind of points, and at a single point.
 const MIN_RUNS: (usize, usize) = (2, 3);
-/// Kinds and points share the chance of a false alarm.
-const SHARES: f64 = 2.0;
+/// Kinds and points share the chance of a false alarm, each over two looks: before and after hosts in
+/// doubt were measured again.
+const SHARES: f64 = 4.0;
 /// Share of the points of its group that a host may lack without a word.
 const LACKS: f64 = 0.1;
 
