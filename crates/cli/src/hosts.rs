@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "PATH", num_args = 1..=2, required_unless_present = "print")]
     paths: Vec<PathBuf>,
     /// Print a file that starts a command on many hosts
-    #[arg(long, value_name = "LAUNCHER", value_enum, conflicts_with = "paths")]
+    #[arg(long, value_name = "LAUNCHER", value_enum, conflicts_with_all = ["paths", "expect", "ignore", "output", "all", "json"])]
     print: Option<Launcher>,
     /// Command of --print [default: survey --records farm/]
     #[arg(last = true, value_name = "COMMAND", requires = "print")]

@@ -155,11 +155,11 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     };
     let pairs = of_a.into_iter().filter_map(|(key, a)| {
         let (b, history) = (of_b.remove(&key)?, before.get(&key).map_or(&[][..], Vec::as_slice));
-        let levels = |own: &[Invocation]| own.iter().map(|it| it.level.clone()).collect();
+        let levels = |own: &[Invocation]| own.iter().map(|it| it.level).collect();
         let point = Point {
             a: levels(&a),
             b: levels(&b),
-            history: history.iter().filter(is_history).map(|it| it.level.clone()).collect(),
+            history: history.iter().filter(is_history).map(|it| it.level).collect(),
             beyond: a[0].used.beyond(),
             slowed: if terms.in_turn { [0.0; 2] } else { slowed([&a, &b]) },
         };

@@ -108,7 +108,7 @@ pub fn trends(records: &[RunRecord], ignore: f64) -> Vec<Trend> {
 /// Compares the last invocation with those before.
 fn last_of(invocations: &[Invocation<'_>]) -> Point {
     let (last, before) = invocations.split_at(invocations.len() - 1);
-    let levels = |side: &[Invocation<'_>]| side.iter().map(|own| own.level.clone()).collect();
+    let levels = |side: &[Invocation<'_>]| side.iter().map(|own| own.level).collect();
     Point {
         a: levels(before),
         b: levels(last),

@@ -432,7 +432,7 @@ mod tests {
             let level = Level::of(&[halves.0.to_vec(), halves.1.to_vec()], least, true);
             let other = Level::of(&[slices], None, false);
             let point = Point {
-                a: level.clone().into_iter().collect(), b: other.clone().into_iter().collect(),
+                a: level.into_iter().collect(), b: other.into_iter().collect(),
                 history: level.into_iter().chain(other).collect(), beyond: 0.0,
                 slowed: [0.0; 2],
             };

@@ -48,6 +48,8 @@ pub(crate) struct FarmHost {
     pub(crate) undone: Vec<(&'static str, String, String)>,
     /// Problems of its files.
     pub(crate) problems: Vec<String>,
+    /// Largest delay of a start at a given time.
+    pub(crate) late_ns: u64,
 }
 
 /// A run with the times of its first and its last record.
@@ -85,10 +87,18 @@ pub struct FarmFile {
 struct HostOfFile {
     label: String,
     runs: Vec<TimedRun>,
-    /// Points with their runs, each by the name of the run, and the number of an example.
-    found: Vec<((StagePoint, Finding), PointUse, usize, Vec<(String, FarmRun)>)>,
+    found: Vec<FoundPoint>,
     /// Records without their samples.
     records: Vec<RunRecord>,
+}
+
+struct FoundPoint {
+    key: (StagePoint, Finding),
+    used: PointUse,
+    /// Number of a record of it.
+    example: usize,
+    /// Each with the name of its run.
+    runs: Vec<(String, FarmRun)>,
 }
 
 impl FarmFile {
@@ -116,8 +126,12 @@ impl HostOfFile {
             let run = |Invocation { first, level, others, .. }: &Invocation<'_>| {
                 (first.run_id.clone(), FarmRun { side, level: *level, others: *others })
             };
-            let runs = found.iter().map(run).collect();
-            ((identity, finding), found[0].used, example.unwrap_or_default(), runs)
+            FoundPoint {
+                key: (identity, finding),
+                used: found[0].used,
+                example: example.unwrap_or_default(),
+                runs: found.iter().map(run).collect(),
+            }
         };
         let found = Levels::of(&records, &[&records]).findings().into_iter().map(point).collect();
         let runs = timed(&records);
@@ -193,6 +207,7 @@ impl Farm {
             points: Vec::new(),
             undone: Vec::new(),
             problems: Vec::new(),
+            late_ns: 0,
         });
         self.hosts.len() - 1
     }
@@ -205,6 +220,8 @@ impl Farm {
         let new: HashSet<String> = new.into_iter().filter(|id| !is_known(id, host)).collect();
         host.runs.extend(own.runs.into_iter().filter(|run| new.contains(&run.id)));
         for record in own.records.iter().filter(|record| new.contains(&record.run_id)) {
+            let late_ns = record.start.as_ref().map_or(0, |start| start.late_ns);
+            host.late_ns = host.late_ns.max(late_ns);
             if let Some((how, why)) = undone(&record.outcome) {
                 let point = (how, StagePoint::of(record, 0, "").workload, why.to_owned());
                 if !host.undone.contains(&point) {
@@ -212,7 +229,7 @@ impl Farm {
                 }
             }
         }
-        for (key, used, example, runs) in own.found {
+        for FoundPoint { key, used, example, runs } in own.found {
             let next = self.points.len();
             let point = *self.known.entry(key.clone()).or_insert(next);
             if point == next {
@@ -322,6 +339,11 @@ impl FarmHost {
     /// Returns the runs at a point.
     pub(crate) fn at(&self, point: usize) -> &[FarmRun] {
         self.points.get(point).map_or(&[], Vec::as_slice)
+    }
+
+    /// Tests if it has runs of that side.
+    pub(crate) fn has(&self, side: FarmSide) -> bool {
+        self.points.iter().flatten().any(|run| run.side == side)
     }
 
     /// Returns the largest share of the CPUs that others had during a run.

@@ -128,8 +128,11 @@ fn of_kind(farm: &Farm, points: &[HostColumn], kind: PointKind, at: usize) -> Op
     Place::of_kind(&places.collect::<Vec<_>>(), kind.beyond())
 }
 
+/// Name of a fact, and its value.
+type Fact = (&'static str, fn(&FarmHost) -> String);
+
 /// Facts by which alike hosts may differ, in the order in which they are tried.
-const FACTS: [(&str, fn(&FarmHost) -> String); 8] = [
+const FACTS: [Fact; 8] = [
     ("memory", |host| format!("{} GiB", significant(host.facts.memory_bytes as f64 / GIB, 2))),
     ("kernel", |host| kernel(&host.facts)),
     ("governor", |host| host.facts.governor.clone().unwrap_or_default()),
@@ -215,7 +218,7 @@ fn sides(farm: &Farm, table: &HostTable) -> Option<(Vec<bool>, [String; 2])> {
             let [fast, slow] = [false, true].map(|side| kind.of_hosts(|at| is_slow[at] == side));
             let by = Spread::of(&slow, NEAR)?.centre - Spread::of(&fast, NEAR)?.centre;
             let (name, by) = (kind.kind.name(), percent(by.exp_m1(), 2));
-            Some((is_slow, [format!("{name} fast"), format!("{name} {by} % slower")]))
+            Some((is_slow, [format!("{name} faster"), format!("{name} {by} % slower")]))
         })
     })
 }

@@ -11,6 +11,7 @@ mod text;
 
 use std::collections::HashMap;
 
+use daqmeter_record::units::{percent, show_ns};
 use daqmeter_stats::{Borders, NEAR, Spread, Standing, between};
 use serde::Serialize;
 
@@ -118,6 +119,8 @@ const MIN_RUNS: (usize, usize) = (2, 3);
 /// Kinds and points share the chance of a false alarm, each over two looks: before and after hosts in
 /// doubt were measured again.
 const SHARES: f64 = 4.0;
+/// Delay of a start that is said: a survey takes a minute.
+const LATE_NS: u64 = 1_000_000_000;
 /// Share of the points of its group that a host may lack without a word.
 const LACKS: f64 = 0.1;
 
@@ -342,9 +345,17 @@ impl Judge<'_> {
         if most.is_some_and(|most| *most != host.program) {
             notes.push(format!("was measured by daqmeter {}", host.program));
         }
+        for (side, word) in [(FarmSide::Before, "after"), (FarmSide::After, "before")] {
+            if self.farm.is_paired && !host.has(side) {
+                notes.push(format!("has records of {word} only"));
+            }
+        }
+        if host.late_ns > LATE_NS {
+            notes.push(format!("began {} late", show_ns(host.late_ns as f64)));
+        }
         let others = host.others();
         if others > MANY {
-            let share = daqmeter_record::units::percent(others, 2);
+            let share = percent(others, 2);
             notes.push(format!("others used {share} % of its CPUs in a run"));
         }
         notes

@@ -19,20 +19,19 @@ impl JudgedFarm {
         let columns = self.columns_shown();
         let mut hosts: Vec<&JudgedHost> = self.hosts.iter().collect();
         hosts.sort_by(|a, b| b.verdict.cmp(&a.verdict).then(a.group.cmp(&b.group)));
-        let rows = hosts.iter().take(MAX_ROWS).map(|host| {
+        let row = |host: &&JudgedHost| {
             let cells: Vec<Value> =
                 columns.iter().map(|at| cell(host.standings[*at], self.ignore)).collect();
             let said: Vec<String> = host.findings.iter().map(super::HostFinding::said).collect();
-            let said = said.join("; ");
-            let verdict = host.verdict.word();
-            context! { host => serde(host), cells, said, verdict }
-        });
+            context! { host => serde(host), cells, said, verdict => host.verdict.word() }
+        };
+        let rows: Vec<Value> = hosts.iter().take(MAX_ROWS).map(row).collect();
         let values = context! {
             style => STYLE,
             answer => self.answer(),
             groups => serde(&self.groups),
             headings => columns.iter().map(|at| self.columns[*at].clone()).collect::<Vec<_>>(),
-            rows => rows.collect::<Vec<_>>(),
+            rows,
             left => self.hosts.len().saturating_sub(MAX_ROWS),
             strips => columns.iter().filter_map(|at| self.strip(*at)).collect::<Vec<_>>(),
             notes => self.notes(),

@@ -85,7 +85,7 @@ impl JudgedFarm {
         });
         let lines: String = lines.collect();
         let left = hosts.len().saturating_sub(most);
-        let more = (left > 0).then(|| format!("  {left} more: --all\n")).unwrap_or_default();
+        let more = if left > 0 { format!("  {left} more: --all\n") } else { String::new() };
         (!hosts.is_empty()).then(|| format!("{title}\n{lines}{more}"))
     }
 
