@@ -108,8 +108,10 @@ pub struct Standing {
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     pub centre: f64,
+    /// Variance of the hosts that tell.
+    pub near: f64,
     /// Variance of a host with the usual noise, and the freedom of its estimate.
-    pub variance: f64,
+    variance: f64,
     freedom: f64,
     noise: f64,
     slowed: f64,
@@ -162,10 +164,10 @@ impl Spread {
         let seen = (near.len() - 1) as f64;
         // A few hosts show their spread only roughly.
         let known = if seen >= MIN_SEEN { SEEN_FREEDOM } else { KNOWN_FREEDOM.sqrt() };
-        let variance = (squares + known * (noise + ALIKE.powi(2))) / (seen + known);
-        let variance = variance.max((quantile(&offs, tail)? / TAIL).powi(2));
+        let near_variance = (squares + known * (noise + ALIKE.powi(2))) / (seen + known);
+        let variance = near_variance.max((quantile(&offs, tail)? / TAIL).powi(2));
         let (freedom, hosts) = (seen + known, near.len());
-        Some(Spread { centre, variance, freedom, noise, slowed, hosts })
+        Some(Spread { centre, near: near_variance, variance, freedom, noise, slowed, hosts })
     }
 
     /// Returns the centre with half of its interval: all of a number of such intervals hold

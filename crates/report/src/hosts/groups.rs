@@ -123,7 +123,7 @@ fn of_kind(farm: &Farm, points: &[HostColumn], kind: PointKind, at: usize) -> Op
         let (place, spread) = (column.places[at]?, column.spreads[at]?);
         // A difference from before has its own zero.
         let centre = if farm.is_paired { 0.0 } else { spread.centre };
-        Some((Place { log: place.log - centre, ..place }, spread.variance.sqrt()))
+        Some((Place { log: place.log - centre, ..place }, spread.near.sqrt()))
     });
     Place::of_kind(&places.collect::<Vec<_>>(), kind.beyond())
 }

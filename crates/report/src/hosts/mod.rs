@@ -11,7 +11,7 @@ mod text;
 
 use std::collections::HashMap;
 
-use daqmeter_record::units::{percent, show_ns};
+use daqmeter_record::units::show_ns;
 use daqmeter_stats::{Borders, NEAR, Spread, Standing, between};
 use serde::Serialize;
 
@@ -20,7 +20,6 @@ pub use groups::PointKind;
 use groups::{HostColumn, HostTable, divided};
 pub use rank::{RankedHost, ranked};
 
-use crate::levels::MANY;
 use crate::points::StagePoint;
 
 /// Answer for all hosts.
@@ -86,6 +85,8 @@ pub struct JudgedHost {
     pub findings: Vec<HostFinding>,
     /// Points that others of its group have, and it lacks; and the number of theirs.
     pub lacks: (usize, usize),
+    /// Largest share of its CPUs that others had during a run.
+    pub others: f64,
     /// Why its points may be missing, or doubtful.
     pub notes: Vec<String>,
     /// Times over those of the group, by column: kinds first, then points.
@@ -288,6 +289,7 @@ impl Judge<'_> {
             verdict,
             findings,
             lacks: (lacks, common.len()),
+            others: host.others(),
             notes: broken.into_iter().chain(self.notes(lacks, common.len())).collect(),
             standings,
         }
@@ -352,11 +354,6 @@ impl Judge<'_> {
         }
         if host.late_ns > LATE_NS {
             notes.push(format!("began {} late", show_ns(host.late_ns as f64)));
-        }
-        let others = host.others();
-        if others > MANY {
-            let share = percent(others, 2);
-            notes.push(format!("others used {share} % of its CPUs in a run"));
         }
         notes
     }

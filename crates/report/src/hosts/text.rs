@@ -5,6 +5,7 @@ use daqmeter_record::units::{joined, percent, plural};
 use super::{GroupDifference, HostFinding, HostVerdict, JudgedFarm, JudgedGroup, JudgedHost};
 use crate::aligned::{asks_all, plain, wrapped};
 use crate::frame::Frame;
+use crate::levels::MANY;
 
 /// Most groups, hosts and notes of the screen.
 const MAX_GROUPS: usize = 5;
@@ -142,7 +143,13 @@ impl JudgedFarm {
         let hosts = hosts.map(|host| {
             format!("{}: {}", host.name, joined(host.notes.clone(), "; ").unwrap_or_default())
         });
-        missing.chain(hosts).collect()
+        let used = self.hosts.iter().filter(|host| host.others > MANY);
+        let most = used.clone().max_by(|a, b| a.others.total_cmp(&b.others));
+        let used = most.map(|most| {
+            let (hosts, share) = (plural(used.count() as u64, "host"), percent(most.others, 2));
+            format!("others used CPUs of {hosts}, most of {}: {share} % of them", most.name)
+        });
+        missing.chain(hosts).chain(used).collect()
     }
 }
 
