@@ -119,13 +119,16 @@ impl HostTable {
 
 fn of_kind(farm: &Farm, points: &[HostColumn], kind: PointKind, at: usize) -> Option<Place> {
     let own = points.iter().filter(|column| column.kind == kind);
+    let all = own.clone().filter(|column| column.spreads.iter().any(Option::is_some)).count();
     let places = own.filter_map(|column| {
         let (place, spread) = (column.places[at]?, column.spreads[at]?);
         // A difference from before has its own zero.
         let centre = if farm.is_paired { 0.0 } else { spread.centre };
         Some((Place { log: place.log - centre, ..place }, spread.near.sqrt()))
     });
-    Place::of_kind(&places.collect::<Vec<_>>(), kind.beyond())
+    let places: Vec<_> = places.collect();
+    // A few points do not stand for a kind, such as those of a run that ended early.
+    (places.len() * 2 >= all).then(|| Place::of_kind(&places, kind.beyond()))?
 }
 
 /// Name of a fact, and its value.

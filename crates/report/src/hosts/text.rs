@@ -40,8 +40,8 @@ impl JudgedFarm {
             (count(HostVerdict::Different), "differs from its group", "differ from their group"),
             (
                 count(HostVerdict::Unconfirmed),
-                "is far off in its only run",
-                "are far off in their only run",
+                "is far off in too few runs",
+                "are far off in too few runs",
             ),
             (count(HostVerdict::Suspect), "is a suspect", "are suspects"),
             (count(HostVerdict::NotSeen), "has no group", "have no group"),
