@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daqmeter_record::{Host, RunRecord};
 use daqmeter_stats::{Level, Place, Unit, median};
 
-use super::groups::PointKind;
+use super::kinds::PointKind;
 use crate::groups::in_groups;
 use crate::levels::{Finding, Invocation, Levels, Others, PointUse, slowed_among};
 use crate::names::Names;
@@ -31,6 +31,12 @@ pub struct Farm {
 pub(crate) struct FarmPoint {
     pub(crate) identity: StagePoint,
     pub(crate) used: PointUse,
+}
+
+impl FarmPoint {
+    pub(crate) fn kind(&self) -> PointKind {
+        PointKind::of(self.used, &self.identity.engine)
+    }
 }
 
 #[derive(Clone)]
@@ -300,9 +306,9 @@ impl Farm {
         })
     }
 
-    /// Returns a farm of hosts drawn from those of this one, for simulations: each with its name, its
-    /// facts and the hosts whose runs it has. `log` gives the logarithm of the factor by which a run
-    /// of a host is slower at a point.
+    /// Returns a farm of hosts drawn from those of this one, for simulations: each with its name,
+    /// its facts and the hosts whose runs it has. `log` gives the logarithm of the factor by which
+    /// a run of a host is slower at a point.
     pub fn drawn(
         &self,
         hosts: &[(String, Arc<Host>, Vec<usize>)],
@@ -329,7 +335,7 @@ impl Farm {
         let all: Vec<usize> = (0..self.hosts.len()).collect();
         let point = |(at, point): (usize, &FarmPoint)| {
             let places = self.places(at, &all).into_iter();
-            (PointKind::of(point), places.map(|place| Some(place?.log)).collect())
+            (point.kind(), places.map(|place| Some(place?.log)).collect())
         };
         self.points.iter().enumerate().map(point).collect()
     }

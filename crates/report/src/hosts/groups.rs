@@ -3,62 +3,10 @@
 use daqmeter_record::Host;
 use daqmeter_record::units::{percent, plural, significant};
 use daqmeter_stats::{Borders, NEAR, Place, Spread, Standing, between, others, two_kinds};
-use serde::Serialize;
 
-use super::farm::{Farm, FarmHost, FarmPoint};
+use super::farm::{Farm, FarmHost};
+use super::kinds::PointKind;
 use crate::groups::in_groups;
-use crate::levels::PointUse;
-
-/// Part of a host that points of one kind measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PointKind {
-    Clock,
-    Core,
-    Memory,
-    Network,
-    Cpus,
-    Disk,
-}
-
-impl PointKind {
-    pub(crate) const ALL: [(PointKind, &str); 6] = [
-        (PointKind::Clock, "CPU clock"),
-        (PointKind::Core, "core"),
-        (PointKind::Memory, "memory"),
-        (PointKind::Network, "network"),
-        (PointKind::Cpus, "several CPUs"),
-        (PointKind::Disk, "disk"),
-    ];
-
-    pub(crate) fn of(point: &FarmPoint) -> PointKind {
-        match point.used {
-            // Its two threads move data through sockets.
-            _ if point.identity.engine == "stream" => PointKind::Network,
-            PointUse::Cpu => PointKind::Core,
-            PointUse::Sockets | PointUse::Ends => PointKind::Network,
-            PointUse::Memory => PointKind::Memory,
-            PointUse::Cpus => PointKind::Cpus,
-            PointUse::Disk => PointKind::Disk,
-        }
-    }
-
-    /// Returns the deviation between runs that a run does not show.
-    fn beyond(self) -> f64 {
-        let used = match self {
-            PointKind::Clock | PointKind::Core => PointUse::Cpu,
-            PointKind::Memory => PointUse::Memory,
-            PointKind::Network => PointUse::Sockets,
-            PointKind::Cpus => PointUse::Cpus,
-            PointKind::Disk => PointUse::Disk,
-        };
-        used.beyond()
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        PointKind::ALL[self as usize].1
-    }
-}
 
 /// Places of the hosts of a group at one point, or at all points of a kind.
 pub(crate) struct HostColumn {
@@ -101,9 +49,11 @@ pub(crate) struct HostTable {
 
 impl HostTable {
     pub(crate) fn of(farm: &Farm, hosts: &[usize]) -> HostTable {
-        let points = farm.points.iter().enumerate().map(|(at, point)| {
-            HostColumn::of(PointKind::of(point), Some(at), farm.places(at, hosts))
-        });
+        let points = farm
+            .points
+            .iter()
+            .enumerate()
+            .map(|(at, point)| HostColumn::of(point.kind(), Some(at), farm.places(at, hosts)));
         let points: Vec<HostColumn> = points.collect();
         let kinds = PointKind::ALL.into_iter().map(|(kind, _)| {
             let places: Vec<Option<Place>> = match kind {

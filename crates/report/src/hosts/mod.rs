@@ -5,6 +5,7 @@
 
 mod farm;
 mod groups;
+mod kinds;
 mod page;
 mod rank;
 mod text;
@@ -16,8 +17,8 @@ use daqmeter_stats::{Borders, NEAR, Spread, Standing, between};
 use serde::Serialize;
 
 pub use farm::{Farm, FarmFile, FarmSide};
-pub use groups::PointKind;
 use groups::{HostColumn, HostTable, divided};
+pub use kinds::PointKind;
 pub use rank::{RankedHost, ranked};
 
 use crate::points::StagePoint;
@@ -117,8 +118,8 @@ pub struct HostFinding {
 const MIN_HOSTS: usize = 3;
 /// Fewest runs by which a host differs at a kind of points, and at a single point.
 const MIN_RUNS: (usize, usize) = (2, 3);
-/// Kinds and points share the chance of a false alarm, each over two looks: before and after hosts in
-/// doubt were measured again.
+/// Kinds and points share the chance of a false alarm, each over two looks: before and after hosts
+/// in doubt were measured again.
 const SHARES: f64 = 4.0;
 /// Delay of a start that is said: a survey takes a minute.
 const LATE_NS: u64 = 1_000_000_000;
