@@ -134,22 +134,19 @@ impl JudgedFarm {
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut missing = crate::groups::in_groups(
-            self.missing.iter().map(|(name, why)| (why.clone(), name.clone())),
-        );
-        missing.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
-        let missing = missing.into_iter().map(|(why, names)| format!("{}: {why}", listed(names)));
-        let hosts = self.hosts.iter().filter(|host| !host.notes.is_empty());
-        let hosts = hosts.map(|host| {
-            format!("{}: {}", host.name, joined(host.notes.clone(), "; ").unwrap_or_default())
-        });
+        let missing = self.missing.iter().map(|(name, why)| (why.clone(), name.clone()));
+        let noted =
+            |host: &JudgedHost| Some((joined(host.notes.clone(), "; ")?, host.name.clone()));
+        let notes = missing.chain(self.hosts.iter().filter_map(noted));
+        let notes = crate::groups::in_groups(notes).into_iter();
+        let notes = notes.map(|(why, names)| format!("{}: {why}", listed(names)));
         let used = self.hosts.iter().filter(|host| host.others > MANY);
         let most = used.clone().max_by(|a, b| a.others.total_cmp(&b.others));
         let used = most.map(|most| {
             let (hosts, share) = (plural(used.count() as u64, "host"), percent(most.others, 2));
             format!("others used CPUs of {hosts}, most of {}: {share} % of them", most.name)
         });
-        missing.chain(hosts).chain(used).collect()
+        notes.chain(used).collect()
     }
 }
 
