@@ -347,6 +347,11 @@ impl FarmHost {
         self.points.get(point).map_or(&[], Vec::as_slice)
     }
 
+    /// Tests if it has several files, and none is called as it is: clones may have one name.
+    pub(crate) fn has_foreign_files(&self) -> bool {
+        self.files.len() > 2 && !self.files.iter().any(|file| file.contains(&self.label))
+    }
+
     /// Tests if it has runs of that side.
     pub(crate) fn has(&self, side: FarmSide) -> bool {
         self.points.iter().flatten().any(|run| run.side == side)

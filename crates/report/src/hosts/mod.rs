@@ -348,6 +348,10 @@ impl Judge<'_> {
         if most.is_some_and(|most| *most != host.program) {
             notes.push(format!("was measured by daqmeter {}", host.program));
         }
+        if host.has_foreign_files() {
+            let why = "if they are of several hosts, give each a name with --label";
+            notes.push(format!("has {} files, none with its name: {why}", host.files.len()));
+        }
         for (side, word) in [(FarmSide::Before, "after"), (FarmSide::After, "before")] {
             if self.farm.is_paired && !host.has(side) {
                 notes.push(format!("has records of {word} only"));

@@ -96,6 +96,21 @@ fn a_second_run_clears_a_host_whose_first_one_was_disturbed() {
 }
 
 #[test]
+fn the_screen_has_thirty_lines_however_many_hosts_differ() {
+    let mut farm = farm(200, "", 1.0);
+    for at in 0..16 {
+        let name = format!("slow{at}");
+        for number in 0..1 + at % 2 {
+            add(&mut farm, &name, &run(&name, cpu(at), 1.5 + 0.1 * at as f64, number));
+        }
+    }
+    let expected: Vec<String> = (0..40).map(|at| format!("gone{at}")).collect();
+    let text = judged(&farm, &expected, 0.02).frame().text(None);
+    assert!((20..=30).contains(&text.lines().count()), "{text}");
+    assert!(text.contains("more: --all") && text.contains("gone0, gone1"), "{text}");
+}
+
+#[test]
 fn alike_hosts_do_not_differ() {
     let found = judged(&farm(24, "", 1.0), &[], 0.02);
     assert_eq!((found.differs(), found.is_unseen(), found.groups.len()), (false, false, 2));
@@ -109,6 +124,16 @@ fn copies_of_a_file_count_once_and_a_second_run_is_one() {
     let found = judged(&farm, &[], 0.02);
     let runs: Vec<usize> = found.hosts.iter().map(|host| host.runs).collect();
     assert_eq!(runs, [1, 1, 1, 2, 1, 1, 1, 1]);
+}
+
+#[test]
+fn files_of_clones_with_one_name_are_pointed_at() {
+    let mut farm = farm(8, "", 1.0);
+    for number in 0..3 {
+        add(&mut farm, &format!("farm/{number}.jsonl"), &run("debian", cpu(0), 1.0, number));
+    }
+    let found = judged(&farm, &[], 0.02);
+    assert!(found.hosts[8].notes[0].contains("3 files, none with its name"), "{found:?}");
 }
 
 #[test]

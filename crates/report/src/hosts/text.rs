@@ -7,19 +7,30 @@ use crate::aligned::{asks_all, plain, wrapped};
 use crate::frame::Frame;
 use crate::levels::MANY;
 
-/// Most groups, hosts and notes of the screen.
+/// Lines of the screen, and how many hosts it shows of each verdict: as many as it has room for.
+const MAX_LINES: usize = 30;
+const HOSTS: [usize; 4] = [6, 4, 2, 1];
+/// Most groups, findings of a host, and names of a line.
 const MAX_GROUPS: usize = 5;
-const MAX_HOSTS: usize = 6;
 const MAX_FINDINGS: usize = 3;
 const MAX_NAMES: usize = 8;
 
 impl JudgedFarm {
     pub fn frame(&self) -> Frame {
+        if asks_all() {
+            return self.frame_of(usize::MAX);
+        }
+        let fits = |frame: &Frame| frame.text(None).lines().count() <= MAX_LINES;
+        let found = HOSTS.into_iter().map(|hosts| self.frame_of(hosts)).find(fits);
+        found.unwrap_or_else(|| self.frame_of(1))
+    }
+
+    fn frame_of(&self, hosts: usize) -> Frame {
         let sections = [
             self.groups_text(),
-            self.section("differ from their group", HostVerdict::Different),
-            self.section("far off, in too few runs", HostVerdict::Unconfirmed),
-            self.section("suspects", HostVerdict::Suspect),
+            self.section("differ from their group", HostVerdict::Different, hosts),
+            self.section("far off, in too few runs", HostVerdict::Unconfirmed, hosts),
+            self.section("suspects", HostVerdict::Suspect, hosts),
             self.again(),
             self.between(),
             self.visible(),
@@ -73,9 +84,8 @@ impl JudgedFarm {
         Some(table + &more.unwrap_or_default())
     }
 
-    fn section(&self, title: &str, verdict: HostVerdict) -> Option<String> {
+    fn section(&self, title: &str, verdict: HostVerdict, most: usize) -> Option<String> {
         let hosts = self.of(verdict);
-        let most = if asks_all() { usize::MAX } else { MAX_HOSTS };
         let lines = hosts.iter().take(most).map(|host| {
             let found = host.findings.iter().take(MAX_FINDINGS).map(HostFinding::said);
             let broken = host.notes.first().cloned().filter(|_| host.findings.is_empty());
