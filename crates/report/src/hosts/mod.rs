@@ -12,7 +12,7 @@ mod text;
 
 use std::collections::HashMap;
 
-use daqmeter_record::units::show_ns;
+use daqmeter_record::units::{joined, show_ns};
 use daqmeter_stats::{Borders, NEAR, Spread, Standing, between};
 use serde::Serialize;
 
@@ -347,6 +347,17 @@ impl Judge<'_> {
         let most = most.into_iter().max_by_key(|(_, count)| *count).map(|(program, _)| program);
         if most.is_some_and(|most| *most != host.program) {
             notes.push(format!("was measured by daqmeter {}", host.program));
+        }
+        let (hosts, kinds) = (self.table.hosts.len(), self.table.kinds.iter());
+        let is_seen = kinds.clone().any(|kind| kind.places[self.at].is_some());
+        let unseen = kinds.filter(|kind| {
+            let seen = kind.places.iter().flatten().count();
+            is_seen && kind.places[self.at].is_none() && seen * 2 > hosts
+        });
+        if let Some(kinds) = joined(unseen.map(|kind| kind.kind.name()), ", ") {
+            notes.push(format!(
+                "not compared, since others shared its core or points lack: {kinds}"
+            ));
         }
         if host.has_foreign_files() {
             let why = "if they are of several hosts, give each a name with --label";
