@@ -78,7 +78,7 @@ fn of_kind(farm: &Farm, points: &[HostColumn], kind: PointKind, at: usize) -> Op
     });
     let places: Vec<_> = places.collect();
     // A few points do not stand for a kind, such as those of a run that ended early.
-    (places.len() * 2 >= all).then(|| Place::of_kind(&places, kind.beyond()))?
+    (places.len() * 4 > all).then(|| Place::of_kind(&places, kind.beyond()))?
 }
 
 /// Name of a fact, and its value.
