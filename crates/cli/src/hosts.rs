@@ -23,7 +23,7 @@ use crate::output::{
 ///
 /// Hosts with one model of CPU are compared with each other, and divided further where their times
 /// differ by a fact such as the kernel. A farm of healthy hosts has a false alarm in less than 1 of
-/// 100 cases. A host differs after two runs that agree, and is to be measured again before.
+/// 100 cases. A host differs only after two runs that agree.
 #[derive(Debug, Args)]
 #[command(after_long_help = include_str!("../help/hosts.txt"))]
 pub(crate) struct Arguments {
@@ -57,12 +57,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if let Some(launcher) = arguments.print {
         return emit(&filled(launcher, &arguments.command)?);
     }
-    let farm = read(&arguments.paths)?;
     let expected = arguments.expect.as_deref().map_or(Ok(Vec::new()), expected)?;
+    let farm = read(&arguments.paths)?;
     let found = judged(&farm, &expected, arguments.ignore);
     if found.hosts.is_empty() {
-        let shown = crate::files::shown(&arguments.paths);
-        return Err(Failure::refused(format!("{shown}: no host has a record")));
+        let why = found.missing.iter().find(|(name, _)| !expected.contains(name));
+        return Err(Failure::refused(match why {
+            Some((file, why)) => format!("{file}: {why}"),
+            None => format!("{}: no .jsonl file", crate::files::shown(&arguments.paths)),
+        }));
     }
     if arguments.all {
         daqmeter_report::table::ask_columns(&[daqmeter_report::table::ALL.to_owned()]);

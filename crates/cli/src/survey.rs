@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     (common.recording.records, common.recording.output) = (Some(out.clone()), None);
     let is_shown = !common.recording.json && !common.recording.quiet;
     let mut bench = Bench::new(&common)?;
-    // What was waited for is no time of the survey.
+    // The wait for --at is not part of the time of the survey.
     let began = if common.at.is_some() { Instant::now() } else { began };
     // The answer is on the screen, even if the disk is full.
     bench.recorder.stop = StopFlag::default();

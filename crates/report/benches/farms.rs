@@ -23,7 +23,7 @@ use daqmeter_report::hosts::{
 use daqmeter_stats::{Random, median};
 
 const IGNORE: f64 = 0.02;
-const MOST_RUNS: usize = 4;
+const MAX_RUNS: usize = 4;
 const OWN: (f64, f64) = (0.005, 0.003);
 
 /// Files of one host, and what they are drawn with.
@@ -148,7 +148,7 @@ impl Base {
             let found = self.found(&hosts, draw.slow.map(|kind| (slow_one, kind)), &second);
             let is = |at: usize, verdict| found.hosts[at].verdict == verdict;
             let is_doubtful = |at: usize| {
-                let has_left = hosts[at].runs.len() < MOST_RUNS + draw.runs - 1;
+                let has_left = hosts[at].runs.len() < MAX_RUNS + draw.runs - 1;
                 has_left && (is(at, HostVerdict::Suspect) || is(at, HostVerdict::Unconfirmed))
             };
             let again: Vec<usize> = (0..draw.hosts).filter(|at| is_doubtful(*at)).collect();

@@ -11,10 +11,10 @@ use crate::compare::{FALSE_ALARM, KNOWN_FREEDOM, MIN_SEEN, SEEN_FREEDOM};
 use crate::level::{FLOOR, Level, Located, Unit};
 use crate::{MAD_TO_SIGMA, median, quantile, sorted, student};
 
-/// Usual deviation of alike hosts. It weighs as much as two hosts where the others show their own.
+/// Deviation of alike hosts that is assumed, not measured. It weighs as much as two hosts where the others show their own.
 const ALIKE: f64 = 0.01;
 /// Deviations from the middle beyond which another host is left out.
-const FAR: f64 = 5.0;
+const OUTLIER: f64 = 5.0;
 /// Deviations at which a normal distribution has its 90th percentile.
 const TAIL: f64 = 1.645;
 /// Quantile that a spread reaches where nine tenths of the hosts tell.
@@ -34,8 +34,10 @@ pub struct Place {
     /// Variance of it by the scatter of its runs; 0 of one run.
     pub scatter: f64,
     pub runs: usize,
-    /// Logarithm of the factor by which others may have slowed it.
+    /// Logarithm of the factor by which others may have slowed it, or for a difference from before
+    /// what was slowed then, so that it seems faster.
     pub slowed: f64,
+    pub hastened: f64,
 }
 
 impl Place {
@@ -49,7 +51,14 @@ impl Place {
         let own = found.iter().map(|own| own.error.powi(2)).sum::<f64>() / runs as f64;
         let squares = logs.iter().map(|own| (own - log).powi(2)).sum::<f64>();
         let scatter = squares / (runs * (runs - 1).max(1)) as f64;
-        Some(Place { log, noise: (own + noise(beyond)) / runs as f64, scatter, runs, slowed })
+        Some(Place {
+            log,
+            noise: (own + noise(beyond)) / runs as f64,
+            scatter,
+            runs,
+            slowed,
+            hastened: 0.0,
+        })
     }
 
     /// Returns the place of a host by its places at points of one kind: logarithms over the centre
@@ -70,14 +79,22 @@ impl Place {
             median(&points.iter().map(|(place, _)| of(place)).collect::<Vec<_>>())
         };
         let (scatter, slowed) = (middle_of(|it| it.scatter)?, middle_of(|it| it.slowed)?);
-        Some(Place { log: middle.0.log, noise: noise(beyond) / runs as f64, scatter, runs, slowed })
+        let hastened = middle_of(|it| it.hastened)?;
+        Some(Place {
+            log: middle.0.log,
+            noise: noise(beyond) / runs as f64,
+            scatter,
+            runs,
+            slowed,
+            hastened,
+        })
     }
 
     /// Returns the place of the clock: the time of its chain during a number of runs.
     pub fn of_clock(levels: &[&Level], runs: usize) -> Option<Place> {
         let chains: Vec<f64> = levels.iter().filter_map(|level| level.chain).collect();
         let log = median(&chains)?;
-        Some(Place { log, noise: noise(0.0), scatter: 0.0, runs, slowed: 0.0 })
+        Some(Place { log, noise: noise(0.0), scatter: 0.0, runs, slowed: 0.0, hastened: 0.0 })
     }
 }
 
@@ -157,7 +174,7 @@ impl Spread {
         let usual = middle(|it| it.log)?;
         let off = |log: f64| (log - usual).abs();
         let offs = sorted(&logs.iter().map(|log| off(*log)).collect::<Vec<_>>());
-        let far = FAR * MAD_TO_SIGMA * quantile(&offs, 0.5)?.max(FLOOR);
+        let far = OUTLIER * MAD_TO_SIGMA * quantile(&offs, 0.5)?.max(FLOOR);
         let near: Vec<f64> = logs.iter().copied().filter(|log| off(*log) <= far).collect();
         let centre = near.iter().sum::<f64>() / near.len() as f64;
         let squares = near.iter().map(|log| (log - centre).powi(2)).sum::<f64>();
@@ -189,7 +206,7 @@ impl Spread {
         let [apart, suspect, usual] = borders.at(self.freedom);
         let error = self.deviation(place.noise, place.scatter);
         // Others that slowed a host make no slowdown of it; those that slowed the rest no speed-up.
-        let slowed = if log > 0.0 { place.slowed } else { self.slowed };
+        let slowed = if log > 0.0 { place.slowed } else { self.slowed + place.hastened };
         let own = (log.abs() - slowed).max(0.0);
         let is_beyond = |far: f64| own > far && own > borders.ignore;
         let half = usual * error;
@@ -261,7 +278,7 @@ mod tests {
     const QUIET: f64 = 0.005;
 
     fn place(log: f64) -> Place {
-        Place { log, noise: FLOOR.powi(2), scatter: 0.0, runs: 1, slowed: 0.0 }
+        Place { log, noise: FLOOR.powi(2), scatter: 0.0, runs: 1, slowed: 0.0, hastened: 0.0 }
     }
 
     fn healthy(random: &mut Random, hosts: usize) -> Vec<Option<Place>> {
@@ -326,6 +343,8 @@ mod tests {
         assert!(standing(0.2, 0.0).is_apart && standing(-0.2, 0.2).is_apart);
         assert!(!standing(0.2, 0.19).is_suspect);
         assert!(!standing(0.015, 0.0).is_suspect, "it is ignored");
+        let after = Place { hastened: 0.19, ..place(-0.2) };
+        assert!(!spread.standing(after, &borders).is_suspect, "it was slowed before");
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub(crate) struct FarmHost {
     label: String,
     pub(crate) facts: Arc<Host>,
     pub(crate) program: String,
+    /// Command of its last file.
+    pub(crate) command: String,
     pub(crate) files: Vec<String>,
     pub(crate) runs: Vec<TimedRun>,
     /// By the number of the point.
@@ -195,6 +197,7 @@ impl Farm {
         };
         if let Some(at) = self.hosts.iter().position(is_same).filter(|_| is_name) {
             self.hosts[at].facts = Arc::clone(&first.host);
+            self.hosts[at].command = again(&first.command);
             return at;
         }
         let is_taken = self.hosts.iter().any(|host| host.label == label);
@@ -208,6 +211,7 @@ impl Farm {
             label: label.to_owned(),
             facts: Arc::clone(&first.host),
             program: format!("{} ({})", first.tool.version, first.tool.git_revision),
+            command: again(&first.command),
             files: Vec::new(),
             runs: Vec::new(),
             points: Vec::new(),
@@ -249,7 +253,7 @@ impl Farm {
     }
 
     /// Returns the names of the points for people.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let names = Names::of(&self.examples);
         self.points.iter().map(|point| names.of_stage(&point.identity).to_owned()).collect()
     }
@@ -303,6 +307,7 @@ impl Farm {
             scatter: before.scatter + after.scatter,
             runs: before.runs.min(after.runs),
             slowed: after.slowed,
+            hastened: before.slowed,
         })
     }
 
@@ -361,6 +366,14 @@ impl FarmHost {
     pub(crate) fn others(&self) -> f64 {
         self.points.iter().flatten().map(|run| run.others.cpus).fold(0.0, f64::max)
     }
+}
+
+/// Returns a command without its time to start, which has passed.
+fn again(command: &str) -> String {
+    let at = command.split_once(" --at ").or_else(|| command.split_once(" --at="));
+    let Some((before, at)) = at else { return command.to_owned() };
+    let rest = at.split_once(' ').map_or("", |(_, rest)| rest);
+    format!("{before} {rest}").trim_end().to_owned()
 }
 
 /// Returns the runs of records.

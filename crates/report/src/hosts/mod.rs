@@ -80,6 +80,8 @@ pub struct JudgedHost {
     /// Letter of its group.
     pub group: String,
     pub files: Vec<String>,
+    /// Command that measures it again.
+    pub command: String,
     pub runs: usize,
     pub verdict: HostVerdict,
     /// The farthest first.
@@ -286,6 +288,7 @@ impl Judge<'_> {
             name: host.name.clone(),
             group: letter.to_owned(),
             files: host.files.clone(),
+            command: host.command.clone(),
             runs: host.runs.len(),
             verdict,
             findings,

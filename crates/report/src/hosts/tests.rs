@@ -15,6 +15,7 @@ fn run(name: &str, cpu: &str, factor: f64, number: usize) -> Vec<RunRecord> {
     let repetition = |at: u32| {
         let mut record = example();
         record.engine.name = "convert".into();
+        record.command = "daqmeter digitizer emu:ku0 emu:l0 -S 3000000 --at 14:30 -N 3 -A 4".into();
         record.run_id = format!("{name} {number}");
         record.time_utc = format!("2026-11-21T{number:02}:00:0{at}.000Z");
         record.host = std::sync::Arc::clone(&host);
@@ -88,7 +89,9 @@ fn a_second_run_clears_a_host_whose_first_one_was_disturbed() {
     assert_eq!((verdict(&found, "n07"), found.is_unseen()), (HostVerdict::Unconfirmed, true));
     let text = found.frame().text(None);
     assert!(
-        text.contains("measure n07 once more: daqmeter survey --records farm/n07.jsonl"),
+        text.contains(
+            "measure n07 once more: daqmeter digitizer emu:ku0 emu:l0 -S 3000000 -N 3 -A 4\n"
+        ),
         "{text}"
     );
     add(&mut farm, "again.jsonl", &run("n07", cpu(7), 1.4, 1));

@@ -111,13 +111,12 @@ impl JudgedFarm {
         };
         let runs = hosts.iter().filter_map(wanted).max().unwrap_or(1).max(1);
         let names = listed(hosts.iter().map(|host| host.name.clone()).collect());
-        let file = first.files.first().map_or("FILE", String::as_str);
         let times = if runs > 1 {
             format!("{runs} times, at different hours")
         } else {
             "once more".to_owned()
         };
-        let line = format!("measure {names} {times}: daqmeter survey --records {file}");
+        let line = format!("measure {names} {times}: {}", first.command);
         Some(wrapped(&line, 2) + "\n")
     }
 
