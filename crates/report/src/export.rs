@@ -17,7 +17,7 @@ use crate::levels::ShownLevels;
 use crate::names::{self, Names};
 use crate::points::StagePoint;
 use crate::rows::{StageRow, rows_of};
-use crate::samples::samples as samples_of;
+use crate::samples::{drop_samples, samples as samples_of};
 use crate::words::label;
 
 impl Cell {
@@ -166,8 +166,7 @@ impl DataSet {
             let new = names::points(record).filter(|point| self.known.insert(point.clone()));
             if new.count() > 0 {
                 let mut point = record.clone();
-                let stages = point.lanes.iter_mut().flat_map(|lane| &mut lane.stages);
-                stages.for_each(|stage| stage.sample_ns = Vec::new());
+                drop_samples(&mut point);
                 self.points.push(point);
             }
         }

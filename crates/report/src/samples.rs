@@ -34,6 +34,14 @@ pub(crate) fn first_stage(record: &RunRecord) -> Option<&Stage> {
     record.lanes.first()?.stages.first()
 }
 
+/// Removes all that grows with the time of a measurement; the names of points need none of it.
+pub(crate) fn drop_samples(record: &mut RunRecord) {
+    for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
+        (stage.sample_ns, stage.slices) = Default::default();
+    }
+    (record.series, record.sections) = Default::default();
+}
+
 /// Returns the number of samples of all lanes.
 pub(crate) fn samples(record: &RunRecord) -> usize {
     stages(record).map(|stage| stage.sample_ns.len()).sum()

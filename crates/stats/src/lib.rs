@@ -17,7 +17,9 @@ mod rate;
 pub use changes::{Change, MIN_STEP_VALUES, change_points};
 pub use compare::{Doubt, Effect, MIN_INSTANCES, Point, Terms, Verdict, compare};
 pub use level::{Level, Located, SliceTime, Unit, least_sibling};
-pub use population::{Borders, NEAR, Place, Spread, Standing, between, others, two_kinds};
+pub use population::{
+    Borders, MIN_SIDE, NEAR, Place, Spread, Standing, between, others, two_kinds,
+};
 pub use random::Random;
 pub use rate::{Rate, Share, mean_interval, share, sustained};
 

@@ -238,7 +238,8 @@ pub fn between(hosts: &[Place], others: &[Place], tests: f64) -> Option<(f64, f6
 }
 
 /// Fewest hosts of a side, and their least share of all.
-const SIDE: (usize, f64) = (4, 0.1);
+pub const MIN_SIDE: usize = 4;
+const MIN_SHARE: f64 = 0.1;
 /// Standard deviations between the sides, and across the gap between them. A normal distribution
 /// cut in the middle has 2.7, and no gap.
 const CUT: (f64, f64) = (6.0, 2.0);
@@ -247,7 +248,7 @@ const CUT: (f64, f64) = (6.0, 2.0);
 pub fn two_kinds(places: &[Place]) -> Option<f64> {
     let mut all = places.to_vec();
     all.sort_by(|a, b| a.log.total_cmp(&b.log));
-    let least = SIDE.0.max((all.len() as f64 * SIDE.1).ceil() as usize);
+    let least = MIN_SIDE.max((all.len() as f64 * MIN_SHARE).ceil() as usize);
     let gap = |at: &usize| all[*at].log - all[at - 1].log;
     let at =
         (least..(all.len() + 1).saturating_sub(least)).max_by(|a, b| gap(a).total_cmp(&gap(b)))?;

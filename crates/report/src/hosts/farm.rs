@@ -12,6 +12,7 @@ use crate::levels::{Finding, Invocation, Levels, Others, PointUse, slowed_among}
 use crate::names::Names;
 use crate::points::StagePoint;
 use crate::rate::undone;
+use crate::samples::drop_samples;
 
 /// Hosts with the runs of their points.
 #[derive(Default)]
@@ -143,12 +144,7 @@ impl HostOfFile {
         };
         let found = Levels::of(&records, &[&records]).findings().into_iter().map(point).collect();
         let runs = timed(&records);
-        for record in &mut records {
-            for stage in record.lanes.iter_mut().flat_map(|lane| &mut lane.stages) {
-                (stage.sample_ns, stage.slices) = Default::default();
-            }
-            (record.series, record.sections) = Default::default();
-        }
+        records.iter_mut().for_each(drop_samples);
         HostOfFile { label, runs, found, records }
     }
 }

@@ -2,7 +2,9 @@
 
 use daqmeter_record::Host;
 use daqmeter_record::units::{percent, plural, significant};
-use daqmeter_stats::{Borders, NEAR, Place, Spread, Standing, between, others, two_kinds};
+use daqmeter_stats::{
+    Borders, MIN_SIDE, NEAR, Place, Spread, Standing, between, others, two_kinds,
+};
 
 use super::farm::{Farm, FarmHost};
 use super::kinds::PointKind;
@@ -107,9 +109,6 @@ pub(crate) struct HostGroup {
     /// CPU, and how the group differs from others with this CPU.
     pub(crate) name: String,
 }
-
-/// Fewest hosts of a group that a fact or numbers separate.
-const MIN_SIDE: usize = 4;
 
 /// Divides the hosts into groups, the largest first.
 pub(crate) fn divided(farm: &Farm) -> Vec<HostGroup> {
