@@ -11,7 +11,8 @@ use crate::compare::{FALSE_ALARM, KNOWN_FREEDOM, MIN_SEEN, SEEN_FREEDOM};
 use crate::level::{FLOOR, Level, Located, Unit};
 use crate::{MAD_TO_SIGMA, median, quantile, sorted, student};
 
-/// Deviation of alike hosts that is assumed, not measured. It weighs as much as two hosts where the others show their own.
+/// Deviation of alike hosts that is assumed, not measured. It weighs as much as two hosts where the
+/// others show their own.
 const ALIKE: f64 = 0.01;
 /// Deviations from the middle beyond which another host is left out.
 const OUTLIER: f64 = 5.0;
