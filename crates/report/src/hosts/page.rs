@@ -79,7 +79,8 @@ impl JudgedFarm {
                 name => &self.columns[at],
                 ticks, outer, named,
                 height => 36 + 12 * all.len().min(MAX_NAMED),
-                most => percent(most.exp_m1(), 2),
+                faster => percent(-(-most).exp_m1(), 2),
+                slower => percent(most.exp_m1(), 2),
             }
         })
     }
