@@ -82,6 +82,8 @@ pub(crate) enum Work {
     Sockets,
     /// Several threads, for data on its way.
     Threads,
+    /// Two threads with sockets between them, for data on its way.
+    Streams,
     /// A disk, for data on its way.
     Disk,
 }

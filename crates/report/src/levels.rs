@@ -31,7 +31,9 @@ impl Finding {
     fn of(record: &RunRecord, stage: &Stage) -> Finding {
         match families::work(record) {
             _ if families::is_idle(record) => Finding::Cpu,
-            Work::Threads | Work::Disk if stage.bytes_per_op > 0 => Finding::Sustained,
+            Work::Threads | Work::Streams | Work::Disk if stage.bytes_per_op > 0 => {
+                Finding::Sustained
+            }
             _ => Finding::Level,
         }
     }
@@ -145,11 +147,10 @@ impl PointUse {
             || families::is_uncached(record, stage);
         match (families::work(record), finding) {
             (Work::Disk, _) if !record.workload.flag("cached") => PointUse::Disk,
-            (Work::Sockets | Work::Threads, Finding::Level | Finding::Sustained)
-                if record.workload.int("peer_cpu").is_ok() =>
-            {
-                PointUse::Ends
-            }
+            (
+                Work::Sockets | Work::Threads | Work::Streams,
+                Finding::Level | Finding::Sustained,
+            ) if record.workload.int("peer_cpu").is_ok() => PointUse::Ends,
             (_, Finding::Sustained | Finding::Cpu) => PointUse::Cpus,
             (Work::Sockets, Finding::Level) => PointUse::Sockets,
             (_, Finding::Level) if is_large => PointUse::Memory,

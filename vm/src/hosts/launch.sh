@@ -26,7 +26,7 @@ start() {
 }
 # Checks the four files, that the hosts in their records are those of their names, and that all were started by a time.
 end() {
-    test "$(cd farm && echo *)" = "dqm-n1.jsonl dqm-n2.jsonl dqm-n3.jsonl dqm-n4.jsonl" || { ls -R; exit 1; }
+    test "$(cd farm && echo *)" = "dqm-n1.jsonl dqm-n2.jsonl dqm-n3.jsonl dqm-n4.jsonl" || { ls -R; cat said; exit 1; }
     for node in $nodes; do
         names=$(grep -o '"host":{"name":"[^"]*"' farm/$node.jsonl | sort -u)
         ! grep -v '"start":{"asked_utc":' farm/$node.jsonl || exit 1
@@ -92,5 +92,5 @@ start sh file
 end clush
 
 begin ansible
-start ansible-playbook -i $tmp/inventory --forks 4 file
+on dqm-head ansible-playbook -i $tmp/inventory --forks 4 file > said 2>&1 || { cat said; exit 1; }
 end ansible

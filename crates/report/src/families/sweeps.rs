@@ -17,7 +17,7 @@ pub(super) const MEMORY: Family = Family {
 };
 
 pub(super) const HOSTIO: Family = Family {
-    engines: &[("block", Work::Disk), ("stream", Work::Threads)],
+    engines: &[("block", Work::Disk), ("stream", Work::Streams)],
     plots: &[
         Plot { id: "block", marks: |records| by_parameter(records, "block", "block_bytes") },
         Plot { id: "block-span", marks: |records| by_parameter(records, "block", "span_bytes") },

@@ -7,6 +7,7 @@ use daqmeter_record::{Host, RunRecord};
 use daqmeter_stats::{Level, Place, Unit, median};
 
 use super::kinds::PointKind;
+use crate::families;
 use crate::groups::in_groups;
 use crate::levels::{Finding, Invocation, Levels, Others, PointUse, slowed_among};
 use crate::names::Names;
@@ -32,12 +33,7 @@ pub struct Farm {
 pub(crate) struct FarmPoint {
     pub(crate) identity: StagePoint,
     pub(crate) used: PointUse,
-}
-
-impl FarmPoint {
-    pub(crate) fn kind(&self) -> PointKind {
-        PointKind::of(self.used, &self.identity.engine)
-    }
+    pub(crate) kind: PointKind,
 }
 
 #[derive(Clone)]
@@ -239,8 +235,10 @@ impl Farm {
             let next = self.points.len();
             let point = *self.known.entry(key.clone()).or_insert(next);
             if point == next {
-                self.points.push(FarmPoint { identity: key.0, used });
-                self.examples.push(own.records[example].clone());
+                let example = own.records[example].clone();
+                let kind = PointKind::of(used, families::work(&example));
+                self.points.push(FarmPoint { identity: key.0, used, kind });
+                self.examples.push(example);
             }
             host.points.resize(host.points.len().max(point + 1), Vec::new());
             let runs = runs.into_iter().filter(|(id, _)| new.contains(id));
@@ -336,7 +334,7 @@ impl Farm {
         let all: Vec<usize> = (0..self.hosts.len()).collect();
         let point = |(at, point): (usize, &FarmPoint)| {
             let places = self.places(at, &all).into_iter();
-            (point.kind(), places.map(|place| Some(place?.log)).collect())
+            (point.kind, places.map(|place| Some(place?.log)).collect())
         };
         self.points.iter().enumerate().map(point).collect()
     }

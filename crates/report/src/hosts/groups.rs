@@ -6,7 +6,7 @@ use daqmeter_stats::{
     Borders, MIN_SIDE, NEAR, Place, Spread, Standing, between, others, two_kinds,
 };
 
-use super::farm::{Farm, FarmHost};
+use super::farm::{Farm, FarmHost, FarmPoint};
 use super::kinds::PointKind;
 use crate::groups::in_groups;
 
@@ -51,12 +51,10 @@ pub(crate) struct HostTable {
 
 impl HostTable {
     pub(crate) fn of(farm: &Farm, hosts: &[usize]) -> HostTable {
-        let points = farm
-            .points
-            .iter()
-            .enumerate()
-            .map(|(at, point)| HostColumn::of(point.kind(), Some(at), farm.places(at, hosts)));
-        let points: Vec<HostColumn> = points.collect();
+        let column = |(at, point): (usize, &FarmPoint)| {
+            HostColumn::of(point.kind, Some(at), farm.places(at, hosts))
+        };
+        let points: Vec<HostColumn> = farm.points.iter().enumerate().map(column).collect();
         let kinds = PointKind::ALL.into_iter().map(|(kind, _)| {
             let places: Vec<Option<Place>> = match kind {
                 PointKind::Clock => farm.clocks(hosts),

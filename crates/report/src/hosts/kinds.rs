@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::family::Work;
 use crate::levels::PointUse;
 
 /// Part of a host that points of one kind measure.
@@ -26,10 +27,9 @@ impl PointKind {
         (PointKind::Disk, "disk"),
     ];
 
-    pub(crate) fn of(used: PointUse, engine: &str) -> PointKind {
+    pub(crate) fn of(used: PointUse, work: Work) -> PointKind {
         match used {
-            // Its two threads move data through sockets.
-            _ if engine == "stream" => PointKind::Network,
+            _ if work == Work::Streams => PointKind::Network,
             PointUse::Cpu => PointKind::Core,
             PointUse::Sockets | PointUse::Ends => PointKind::Network,
             PointUse::Memory => PointKind::Memory,

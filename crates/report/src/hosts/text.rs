@@ -1,6 +1,6 @@
 //! The answer about many hosts on a terminal: at most 30 lines of 80 columns.
 
-use daqmeter_record::units::{joined, percent, plural};
+use daqmeter_record::units::{joined, percent, plural, significant};
 
 use super::{GroupDifference, HostFinding, HostVerdict, JudgedFarm, JudgedGroup, JudgedHost};
 use crate::aligned::{asks_all, plain, wrapped};
@@ -180,11 +180,15 @@ impl GroupDifference {
     }
 }
 
-/// Writes a ratio of times: `5.2 % slower (4.1 to 6.3)`.
+/// Writes a ratio of times: `5.2 % slower (4.1 to 6.3)`, `takes 3 times as long (2.7 to 3.3)`.
 pub(crate) fn shown(ratio: f64, (low, high): (f64, f64)) -> String {
     let by = |ratio: f64| percent((ratio - 1.0).abs(), 2);
-    match ratio > 1.0 {
-        true => format!("{} % slower ({} to {})", by(ratio), by(low), by(high)),
-        false => format!("{} % faster ({} to {})", by(ratio), by(high), by(low)),
+    let times = |ratio: f64| significant(ratio, 2);
+    match ratio {
+        2.0.. => {
+            format!("takes {} times as long ({} to {})", times(ratio), times(low), times(high))
+        }
+        1.0.. => format!("{} % slower ({} to {})", by(ratio), by(low), by(high)),
+        _ => format!("{} % faster ({} to {})", by(ratio), by(high), by(low)),
     }
 }
