@@ -6,6 +6,7 @@ use daqmeter_stats::{
     Borders, MIN_SIDE, NEAR, Place, Spread, Standing, between, others, two_kinds,
 };
 
+use super::MIN_RUNS;
 use super::farm::{Farm, FarmHost, FarmPoint};
 use super::kinds::PointKind;
 use crate::groups::in_groups;
@@ -33,6 +34,13 @@ impl HostColumn {
     /// Returns the standing of a host of the group.
     pub(crate) fn standing(&self, at: usize, borders: &Borders) -> Option<Standing> {
         Some(self.spreads[at]?.standing(self.places[at]?, borders))
+    }
+
+    /// Tests if its places may tell two kinds of hosts. Where runs differ by more than they show, a
+    /// state of one run is no kind of host.
+    fn shows_kinds(&self) -> bool {
+        let repeated = self.places.iter().flatten().filter(|place| place.runs >= MIN_RUNS.0);
+        self.kind.beyond() == 0.0 || repeated.count() * 2 > self.places.iter().flatten().count()
     }
 
     fn of_hosts(&self, wanted: impl Fn(usize) -> bool) -> Vec<Place> {
@@ -161,7 +169,7 @@ fn sides(farm: &Farm, table: &HostTable) -> Option<(Vec<bool>, [String; 2])> {
         Some((is(other), [&most.0, other].map(|value| format!("{fact} {value}"))))
     });
     by_fact.or_else(|| {
-        table.kinds.iter().find_map(|kind| {
+        table.kinds.iter().filter(|kind| kind.shows_kinds()).find_map(|kind| {
             let border = two_kinds(&kind.of_hosts(|_| true))?;
             let is_slow: Vec<bool> =
                 kind.places.iter().map(|place| place.is_some_and(|it| it.log > border)).collect();

@@ -261,8 +261,12 @@ impl Judge<'_> {
             .clone()
             .map(|(column, borders)| column.standing(self.at, borders).filter(|_| is_seen));
         let standings: Vec<Option<Standing>> = standings.collect();
-        let found = columns.zip(&standings);
-        let found = found.filter_map(|((column, _), own)| self.finding(column, (*own)?));
+        let found = columns.zip(&standings).filter_map(|((column, _), own)| {
+            // One run does not say how those of its host differ. A single point may be in one of
+            // two states for a whole run, and there are many; most points of a kind are not.
+            let is_one = column.point.is_some() && !self.is_mostly_apart(column.kind, &standings);
+            self.finding(column, (*own)?, if is_one { MIN_RUNS.1 } else { MIN_RUNS.0 })
+        });
         let mut findings: Vec<HostFinding> = found.collect();
         // Points say nothing more than their kind, where this lies apart as surely.
         let kinds: HashMap<PointKind, HostVerdict> = findings
@@ -299,11 +303,26 @@ impl Judge<'_> {
         }
     }
 
-    fn finding(&self, column: &HostColumn, standing: Standing) -> Option<HostFinding> {
+    /// Tests if most points of a kind, at least two, lie apart on one side. One steady point may
+    /// decide the middle of a kind.
+    fn is_mostly_apart(&self, kind: PointKind, standings: &[Option<Standing>]) -> bool {
+        let points = self.table.points.iter().zip(&standings[self.table.kinds.len()..]);
+        let own = points.filter(|(column, _)| column.kind == kind);
+        let own: Vec<Standing> = own.filter_map(|(_, standing)| *standing).collect();
+        let apart = own.iter().filter(|standing| standing.is_apart);
+        let slower = apart.clone().filter(|standing| standing.log > 0.0).count();
+        let most = slower.max(apart.count() - slower);
+        most >= 2 && most * 2 > own.len()
+    }
+
+    /// Returns what lies apart, which is known by `enough` runs.
+    fn finding(
+        &self,
+        column: &HostColumn,
+        standing: Standing,
+        enough: usize,
+    ) -> Option<HostFinding> {
         let place = column.places[self.at]?;
-        // One run does not say how those of its host differ. A single point may be in one of two
-        // states for a whole run, and there are many.
-        let enough = if column.point.is_none() { MIN_RUNS.0 } else { MIN_RUNS.1 };
         let is_known = place.runs >= enough;
         let verdict = match standing {
             Standing { is_apart: true, .. } if is_known => HostVerdict::Different,

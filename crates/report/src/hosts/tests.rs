@@ -99,6 +99,35 @@ fn a_second_run_clears_a_host_whose_first_one_was_disturbed() {
 }
 
 #[test]
+fn most_points_of_a_kind_tell_after_two_runs_beside_a_steady_one_that_is_not_slow() {
+    let mut farm = Farm::default();
+    let mut random = Random::new(11);
+    for at in 0..12 {
+        for number in 0..2 {
+            let name = format!("n{at:02}");
+            let mut records = run(&name, "CPU", 1.0, number);
+            // The factors of a run: the first point is the steady one.
+            let mut factors = [1.0; 4];
+            for factor in &mut factors[1..] {
+                *factor = (0.05 * random.normal()).exp() * if at == 4 { 20.0 } else { 1.0 };
+            }
+            for record in &mut records {
+                let stages = record.lanes.iter_mut().flat_map(|lane| &mut lane.stages);
+                for (stage, factor) in stages.zip(factors) {
+                    let slower = |ns: &mut u64| *ns = (*ns as f64 * factor) as u64;
+                    stage.sample_ns.iter_mut().for_each(slower);
+                }
+            }
+            add(&mut farm, &format!("{name}.jsonl"), &records);
+        }
+    }
+    let found = judged(&farm, &[], 0.02);
+    assert_eq!(verdict(&found, "n04"), HostVerdict::Different, "{found:#?}");
+    assert!(found.hosts[4].findings.iter().all(|found| found.point.is_some()), "{found:#?}");
+    assert_eq!(found.of(HostVerdict::Alike).len(), 11);
+}
+
+#[test]
 fn the_screen_has_thirty_lines_however_many_hosts_differ() {
     let mut farm = farm(200, "", 1.0);
     for at in 0..16 {
