@@ -263,7 +263,7 @@ impl Judge<'_> {
         let standings: Vec<Option<Standing>> = standings.collect();
         let found = columns.zip(&standings).filter_map(|((column, _), own)| {
             // One run does not say how those of its host differ. A single point may be in one of
-            // two states for a whole run, and there are many; most points of a kind are not.
+            // two states for a whole run, and there are many; half of those of a kind are not.
             let is_one = column.point.is_some() && !self.is_mostly_apart(column.kind, &standings);
             self.finding(column, (*own)?, if is_one { MIN_RUNS.1 } else { MIN_RUNS.0 })
         });
@@ -303,16 +303,16 @@ impl Judge<'_> {
         }
     }
 
-    /// Tests if most points of a kind, at least two, lie apart on one side. One steady point may
-    /// decide the middle of a kind.
+    /// Tests if two points of a kind lie apart on one side, and half of all are far out there. One
+    /// steady point may decide the middle of a kind.
     fn is_mostly_apart(&self, kind: PointKind, standings: &[Option<Standing>]) -> bool {
         let points = self.table.points.iter().zip(&standings[self.table.kinds.len()..]);
         let own = points.filter(|(column, _)| column.kind == kind);
         let own: Vec<Standing> = own.filter_map(|(_, standing)| *standing).collect();
-        let apart = own.iter().filter(|standing| standing.is_apart);
-        let slower = apart.clone().filter(|standing| standing.log > 0.0).count();
-        let most = slower.max(apart.count() - slower);
-        most >= 2 && most * 2 > own.len()
+        [1.0, -1.0].into_iter().any(|side| {
+            let out = own.iter().filter(|it| it.is_suspect && it.log * side > 0.0);
+            out.clone().filter(|it| it.is_apart).count() >= 2 && out.count() * 2 >= own.len()
+        })
     }
 
     /// Returns what lies apart, which is known by `enough` runs.

@@ -99,7 +99,7 @@ fn a_second_run_clears_a_host_whose_first_one_was_disturbed() {
 }
 
 #[test]
-fn most_points_of_a_kind_tell_after_two_runs_beside_a_steady_one_that_is_not_slow() {
+fn points_of_a_kind_tell_together_after_two_runs_beside_a_steady_one_that_is_not_slow() {
     let mut farm = Farm::default();
     let mut random = Random::new(11);
     for at in 0..12 {
