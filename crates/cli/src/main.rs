@@ -38,6 +38,7 @@ mod serve;
 mod start;
 mod survey;
 mod verdict;
+mod watch;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -81,6 +82,8 @@ verbs! {
         /// List, plan, measure and verify hardware and kernel counters
         #[command(subcommand)]
         Pmu(verb: pmu::Verb) => verb.run(),
+        /// Find where a program that is already running loses its packets
+        Watch(arguments: Deferred<watch::Arguments>) => watch::run(arguments),
         /// Run a data path from a file, and find its bottleneck
         #[command(subcommand)]
         Path(verb: path::Verb) => verb.run(),

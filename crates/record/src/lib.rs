@@ -23,6 +23,7 @@ mod sections;
 pub mod study;
 mod together;
 pub mod units;
+pub mod watched;
 pub mod workload;
 pub mod written;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::watched::Watched;
 use crate::{Observations, PathRun};
 
 /// Results of one kind of work; those of other kinds are absent.
@@ -20,6 +21,9 @@ pub struct Sections {
     /// Events that are missing in a file of blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<Box<LossMap>>,
+    /// Packets of receivers that were watched from outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watched: Option<Box<Watched>>,
 }
 
 /// Map of missing events by E-links.
@@ -71,9 +75,10 @@ impl LossMap {
 
 impl Sections {
     /// Adds the sections of another that are absent here.
-    pub fn add(&mut self, Sections { path, observed, missing }: Sections) {
+    pub fn add(&mut self, Sections { path, observed, missing, watched }: Sections) {
         self.path = self.path.take().or(path);
         self.observed = self.observed.take().or(observed);
         self.missing = self.missing.take().or(missing);
+        self.watched = self.watched.take().or(watched);
     }
 }

@@ -37,6 +37,7 @@ mod screen;
 pub mod studies;
 pub mod table;
 mod template;
+pub mod watched;
 mod words;
 
 pub use answers::answers_text;

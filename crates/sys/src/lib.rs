@@ -26,18 +26,22 @@
 
 pub mod affinity;
 pub mod available;
+pub mod bpf;
 pub mod clock;
 pub mod copies;
 pub mod counters;
 pub mod cpu_time;
 pub mod disk;
+pub mod ethtool;
 pub mod fds;
 pub mod fence;
 pub mod host;
 mod huge_pages;
 pub mod memory;
 pub mod mounts;
+pub mod namespace;
 pub mod net;
+pub mod netlink;
 pub mod perf;
 pub mod probe;
 pub mod process;

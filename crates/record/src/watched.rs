@@ -1,0 +1,116 @@
+//! Receivers of a host, watched from outside: the way of their packets from the wire to a program.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Packets of somebody else's receivers, counted at each stage by the kernel and the card.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Watched {
+    /// The program, port or host that was watched.
+    pub target: String,
+    /// Stages in the order in which packets pass them.
+    pub stages: Vec<WatchedStage>,
+    /// Losses, the largest first.
+    pub losses: Vec<WatchedLoss>,
+    /// Sockets of the target, those that dropped most first.
+    pub sockets: Vec<WatchedSocket>,
+    /// Sources that could not be read: what they would have shown, and why not.
+    pub unseen: Vec<Unseen>,
+    /// Events that limit what the counts say: a device that went, a counter that was reset.
+    pub notes: Vec<String>,
+}
+
+/// Place on the way of a packet, in order.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum WatchedPlace {
+    BeforeThisHost,
+    Card,
+    /// The driver, with its programs of XDP.
+    Driver,
+    /// The queue of a CPU from the driver to the protocols.
+    Backlog,
+    /// Policers, filters and queueing disciplines.
+    TrafficControl,
+    /// IP, with the firewall.
+    Ip,
+    /// UDP or TCP, up to the socket.
+    Transport,
+    Socket,
+    Program,
+}
+
+/// Count of packets at one place. It closes when `came_in = went_on + lost + other`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedStage {
+    pub place: WatchedPlace,
+    /// Packets that this place counted at its entry.
+    pub came_in: u64,
+    /// Packets that the next place counted at its entry, or that the program read.
+    pub went_on: u64,
+    /// Packets whose loss was counted here.
+    pub lost: u64,
+    /// Packets of another kind, which leave the way here: other protocols, and what is still in
+    /// memory. Negative when more went on than came in.
+    pub other: i64,
+}
+
+/// Packets that one place lost for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedLoss {
+    pub place: WatchedPlace,
+    /// Device, CPU or socket; empty for a whole network namespace.
+    pub at: String,
+    pub reason: String,
+    pub packets: u64,
+    pub effect: LossEffect,
+    /// Counters that counted it, with the kernel's names.
+    pub counted_by: String,
+    /// Change that would avoid it, with its command.
+    pub change: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossEffect {
+    /// The program does not get it.
+    Lost,
+    /// The sender repeats it (TCP).
+    Repeated,
+    /// No program asked for it.
+    Unwanted,
+}
+
+/// A socket of the target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedSocket {
+    /// Protocol and port, as `udp/5000`.
+    pub name: String,
+    pub pid: Option<u32>,
+    pub process: String,
+    /// Limit of the memory of waiting packets, in bytes.
+    pub buffer_bytes: u64,
+    /// Most memory that was seen in use, in bytes.
+    pub most_filled_bytes: u64,
+    pub drops: u64,
+}
+
+/// A source that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Unseen {
+    /// Losses that it would have shown.
+    pub shows: String,
+    /// Reason, with the command or right that opens it.
+    pub why: String,
+}
+
+impl Watched {
+    /// Packets that did not reach the program.
+    pub fn lost(&self) -> u64 {
+        let lost = self.losses.iter().filter(|loss| loss.effect == LossEffect::Lost);
+        lost.fold(0, |sum, loss| sum.saturating_add(loss.packets))
+    }
+}

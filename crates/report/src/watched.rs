@@ -1,0 +1,110 @@
+//! Answer about receivers that were watched from outside: what was lost, where, and the counts of
+//! each stage.
+
+use daqmeter_record::RunRecord;
+use daqmeter_record::units::{percent, plural, show_bytes, significant};
+use daqmeter_record::watched::{LossEffect, Watched, WatchedLoss, WatchedPlace};
+
+use crate::aligned::wrapped;
+use crate::frame::Frame;
+use crate::table::numbers_from;
+
+/// Losses with words of their own; those below are in the counts.
+const MAX_LOSSES: usize = 5;
+const MAX_SOCKETS: usize = 6;
+
+/// Screen of a record of `watch`.
+pub fn frame(record: &RunRecord) -> Frame {
+    let Some(watched) = &record.sections.watched else {
+        return Frame::default();
+    };
+    let seconds = record.wall_ns as f64 / 1e9;
+    let losses: String = watched.losses.iter().take(MAX_LOSSES).map(|loss| words(watched, loss)).collect();
+    let tables = [losses, counts(watched), sockets(watched)];
+    let tables = tables.into_iter().filter(|text| !text.is_empty());
+    let unseen = watched.unseen.iter().map(|one| format!("not seen: {} ({})", one.shows, one.why));
+    Frame {
+        answer: vec![answer(watched, seconds)],
+        tables: tables.map(|text| format!("\n{text}")).collect(),
+        notes: watched.notes.iter().cloned().chain(unseen).collect(),
+    }
+}
+
+/// Packets at the entry of the way.
+fn came_in(watched: &Watched) -> u64 {
+    watched.stages.first().map_or(0, |stage| stage.came_in)
+}
+
+/// Says the result in a sentence.
+fn answer(watched: &Watched, seconds: f64) -> String {
+    let came = came_in(watched);
+    let rate = significant(came as f64 / seconds.max(1e-9), 3);
+    let over = format!("in {} s ({rate}/s)", significant(seconds, 3));
+    let came = plural(came, "packet");
+    match watched.lost() {
+        0 => format!("{}: nothing was lost of {came} {over}", watched.target),
+        lost => format!("{}: {} were lost of {came} {over}", watched.target, plural(lost, "packet")),
+    }
+}
+
+fn words(watched: &Watched, loss: &WatchedLoss) -> String {
+    let of = came_in(watched).max(loss.packets);
+    let share = percent(loss.packets as f64 / of as f64, 3);
+    let effect = match loss.effect {
+        LossEffect::Lost => "lost",
+        LossEffect::Repeated => "dropped, and sent again by the peer",
+        LossEffect::Unwanted => "wanted by no program",
+    };
+    let place = place(loss.place);
+    let at = if loss.at.is_empty() { place.to_owned() } else { format!("{place}, {}", loss.at) };
+    let packets = plural(loss.packets, "packet");
+    let lines = [
+        wrapped(&format!("{at}: {packets} {effect} ({share})"), 2),
+        wrapped(&format!("  because  {}", loss.reason), 11),
+        wrapped(&format!("  change   {}", loss.change), 11),
+        wrapped(&format!("  counted  {}", loss.counted_by), 11),
+    ];
+    lines.map(|line| line + "\n").concat()
+}
+
+fn place(place: WatchedPlace) -> &'static str {
+    match place {
+        WatchedPlace::BeforeThisHost => "before this host",
+        WatchedPlace::Card => "network card",
+        WatchedPlace::Driver => "driver and XDP",
+        WatchedPlace::Backlog => "backlog of a CPU",
+        WatchedPlace::TrafficControl => "traffic control",
+        WatchedPlace::Ip => "IP and firewall",
+        WatchedPlace::Transport => "UDP and TCP",
+        WatchedPlace::Socket => "socket",
+        WatchedPlace::Program => "program",
+    }
+}
+
+fn counts(watched: &Watched) -> String {
+    let headings = ["stage", "came in", "lost", "others", "went on"];
+    let rows = watched.stages.iter().map(|stage| {
+        let name = place(stage.place).to_owned();
+        let other = stage.other.to_string();
+        vec![name, stage.came_in.to_string(), stage.lost.to_string(), other, stage.went_on.to_string()]
+    });
+    numbers_from(1, &headings, rows)
+}
+
+fn sockets(watched: &Watched) -> String {
+    let used = watched.sockets.iter().filter(|socket| socket.drops + socket.most_filled_bytes > 0);
+    let rows: Vec<Vec<String>> = used
+        .take(MAX_SOCKETS)
+        .map(|socket| {
+            let pid = socket.pid.map_or(String::new(), |pid| format!(" ({pid})"));
+            let [most, buffer] = [socket.most_filled_bytes, socket.buffer_bytes].map(show_bytes);
+            let name = format!("{}{pid}", socket.process);
+            vec![socket.name.clone(), name, socket.drops.to_string(), most, buffer]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let headings = ["socket", "program", "dropped", "most waiting", "buffer"];
+    numbers_from(2, &headings, rows.into_iter())
+}

@@ -1,0 +1,292 @@
+//! Programs in the kernel: packets that it dropped, counted by reason.
+//!
+//! A counter for each reason and CPU (`perf_event_open` with a filter) would take thousands of
+//! descriptors on a large host; one program of 24 instructions and one map take two. The crates
+//! aya and libbpf-rs bring a compiler of programs or a C library; the programs here are tables of
+//! instructions. Layouts from `include/uapi/linux/bpf.h`.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::host::Files;
+use crate::symbols::KernelSymbols;
+use crate::{SysError, failed};
+
+const MAP_CREATE: u32 = 0;
+const MAP_LOOKUP: u32 = 1;
+const MAP_NEXT_KEY: u32 = 4;
+const PROGRAM_LOAD: u32 = 5;
+const RAW_TRACEPOINT_OPEN: u32 = 17;
+const MAP_PER_CPU_HASH: u32 = 5;
+const PROGRAM_RAW_TRACEPOINT: u32 = 17;
+
+/// An instruction: `struct bpf_insn`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
+    Instruction { code, registers: to | from << 4, offset, immediate }
+}
+
+/// `union bpf_attr`, in words; the fields of a command follow each other.
+#[repr(C, align(8))]
+struct Attributes([u32; 32]);
+
+impl Attributes {
+    fn new(words: &[u32]) -> Attributes {
+        let mut attributes = [0; 32];
+        attributes[..words.len()].copy_from_slice(words);
+        Attributes(attributes)
+    }
+
+    /// Puts an address into two words.
+    fn with<T: ?Sized>(mut self, at: usize, pointer: *const T) -> Attributes {
+        let address = pointer.cast::<u8>().addr() as u64;
+        let bytes = address.to_ne_bytes();
+        for (word, half) in self.0[at..at + 2].iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_ne_bytes(half.try_into().expect("four bytes"));
+        }
+        self
+    }
+}
+
+/// # Safety
+/// Each address in the attributes is of memory that the command may read or write as
+/// `union bpf_attr` says.
+unsafe fn bpf(command: u32, attributes: &Attributes, call: &str) -> Result<i64, SysError> {
+    let bytes = size_of::<Attributes>();
+    // SAFETY: the attributes are valid for their size; the caller vouches for the addresses in them.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), bytes) };
+    if done < 0 { Err(SysError::last(call)) } else { Ok(i64::from(done)) }
+}
+
+/// # Safety
+/// As [`bpf`]; the command returns a descriptor.
+unsafe fn bpf_open(command: u32, attributes: &Attributes, call: &str) -> Result<OwnedFd, SysError> {
+    // SAFETY: the caller's.
+    let fd = unsafe { bpf(command, attributes, call) }?;
+    // SAFETY: the descriptor was just made and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor")) })
+}
+
+/// Numbers of reasons up to which they have names; those above are of subsystems (wireless, Open
+/// vSwitch).
+const REASONS: usize = 256;
+/// Pairs of a reason and a place that are counted; a kernel has about 300 places that drop.
+const MAX_PAIRS: u32 = 4096;
+
+/// Reason of a drop, and address of the code that dropped.
+type Pair = [u64; 2];
+
+/// Counts the packets that the kernel drops on this host, in all network namespaces, by reason.
+#[derive(Debug)]
+pub struct DropReasons {
+    names: Vec<Option<String>>,
+    /// Names of pairs that were seen.
+    seen: BTreeMap<Pair, String>,
+    symbols: Option<KernelSymbols>,
+    map: OwnedFd,
+    per_cpu: Vec<u64>,
+    /// Keep the program attached.
+    _program: OwnedFd,
+    _tracepoint: OwnedFd,
+}
+
+impl DropReasons {
+    /// Starts counting.
+    ///
+    /// # Errors
+    /// The process may not (CAP_BPF and CAP_PERFMON), tracefs is not there, or the kernel tells no
+    /// reasons (before 5.17).
+    pub fn open(files: &Files) -> Result<DropReasons, SysError> {
+        let names = reason_names(files)?;
+        let attributes = Attributes::new(&[MAP_PER_CPU_HASH, 16, 8, MAX_PAIRS]);
+        // SAFETY: the command takes numbers only.
+        let map = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map of drop reasons (root)") }?;
+        let program = load(&program(map.as_raw_fd()))?;
+        let attributes = Attributes::new(&[0, 0, program.as_raw_fd().cast_unsigned()]);
+        let attributes = attributes.with(0, c"kfree_skb".as_ptr());
+        // SAFETY: the name ends with a zero byte.
+        let tracepoint =
+            unsafe { bpf_open(RAW_TRACEPOINT_OPEN, &attributes, "watch skb:kfree_skb") }?;
+        Ok(DropReasons {
+            names,
+            seen: BTreeMap::new(),
+            symbols: None,
+            map,
+            per_cpu: vec![0; possible_cpus(files)],
+            _program: program,
+            _tracepoint: tracepoint,
+        })
+    }
+
+    /// Returns the packets dropped since `open` for each reason that was seen. A drop without a
+    /// reason has the function that dropped it: `NOT_SPECIFIED do_xdp_generic`.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn read(&mut self) -> Result<BTreeMap<String, u64>, SysError> {
+        let mut counts = BTreeMap::new();
+        let map = self.map.as_raw_fd().cast_unsigned();
+        let mut pair: Pair;
+        let mut next: Pair = [0; 2];
+        let per_cpu = self.per_cpu.as_mut_ptr();
+        let mut before: *const Pair = std::ptr::null();
+        loop {
+            let attributes = Attributes::new(&[map]).with(2, before).with(4, &raw mut next);
+            // SAFETY: both keys have 16 bytes; without one before, the kernel gives the first.
+            match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read drop reasons") } {
+                Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(counts),
+                done => done?,
+            };
+            pair = next;
+            before = &raw const pair;
+            let attributes = Attributes::new(&[map]).with(2, before).with(4, per_cpu.cast_const());
+            // SAFETY: the key has 16 bytes, and there are 8 bytes for each possible CPU.
+            unsafe { bpf(MAP_LOOKUP, &attributes, "read drop reasons") }?;
+            let count: u64 = self.per_cpu.iter().sum();
+            let name = match self.seen.get(&pair) {
+                Some(name) => name.clone(),
+                None => self.name(pair),
+            };
+            *counts.entry(name).or_default() += count;
+        }
+    }
+
+    fn name(&mut self, pair: Pair) -> String {
+        let [reason, address] = pair;
+        let known = usize::try_from(reason).ok().and_then(|reason| self.names.get(reason)?.clone());
+        let mut name = known.unwrap_or_else(|| format!("reason {reason:#x}"));
+        if name == "NOT_SPECIFIED" {
+            let symbols = self.symbols.get_or_insert_with(KernelSymbols::of_kernel);
+            let place = symbols.name(address);
+            name = format!("{name} {}", place.split('+').next().unwrap_or_default());
+        }
+        self.seen.insert(pair, name.clone());
+        name
+    }
+}
+
+/// Counts the second and third argument of the tracepoint, the code and the reason, in the map.
+fn program(map: i32) -> [Instruction; 24] {
+    const STACK: u8 = 10;
+    let load_map = [instruction(0x18, 1, 1, 0, map), instruction(0, 0, 0, 0, 0)];
+    let key = [instruction(0xBF, 2, STACK, 0, 0), instruction(0x07, 2, 0, 0, -16)];
+    [
+        instruction(0x79, 2, 1, 16, 0),      // r2 = arguments[2]
+        instruction(0x7B, STACK, 2, -16, 0), // key[0] = r2
+        instruction(0x79, 2, 1, 8, 0),       // r2 = arguments[1]
+        instruction(0x7B, STACK, 2, -8, 0),  // key[1] = r2
+        load_map[0],                         // r1 = map
+        load_map[1],
+        key[0], // r2 = key
+        key[1],
+        instruction(0x85, 0, 0, 0, 1),         // r0 = bpf_map_lookup_elem(r1, r2)
+        instruction(0x15, 0, 0, 3, 0),         // if r0 == 0 skip 3
+        instruction(0xB7, 1, 0, 0, 1),         // r1 = 1
+        instruction(0xDB, 0, 1, 0, 0),         // *r0 += r1, atomically
+        instruction(0x05, 0, 0, 10, 0),        // to the end
+        instruction(0xB7, 1, 0, 0, 1),         // r1 = 1
+        instruction(0x7B, STACK, 1, -24, 0),   // value = r1
+        load_map[0],                           // r1 = map
+        load_map[1],
+        key[0], // r2 = key
+        key[1],
+        instruction(0xBF, 3, STACK, 0, 0), // r3 = value
+        instruction(0x07, 3, 0, 0, -24),
+        instruction(0xB7, 4, 0, 0, 0), // r4 = 0: insert or replace
+        // bpf_map_update_elem(r1, r2, r3, r4): where another CPU was first, it sets only this one's.
+        instruction(0x85, 0, 0, 0, 2),
+        instruction(0x95, 0, 0, 0, 0), // return r0
+    ]
+}
+
+fn load(program: &[Instruction]) -> Result<OwnedFd, SysError> {
+    let license = CString::new("Dual MIT/GPL").expect("no zero byte");
+    let count = u32::try_from(program.len()).expect("a short program");
+    let attributes = Attributes::new(&[PROGRAM_RAW_TRACEPOINT, count])
+        .with(2, program.as_ptr())
+        .with(4, license.as_ptr());
+    // SAFETY: instructions and license outlive the call.
+    unsafe { bpf_open(PROGRAM_LOAD, &attributes, "load a program that counts drops") }
+}
+
+/// Names of reasons by number, from the format of the tracepoint: numbers differ between kernels.
+fn reason_names(files: &Files) -> Result<Vec<Option<String>>, SysError> {
+    const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
+    let read = |place: &str| {
+        let path = files.root().join(place).join("events/skb/kfree_skb/format");
+        fs::read_to_string(&path).map_err(failed(path.display().to_string()))
+    };
+    let text = read(PLACES[0]).or_else(|error| read(PLACES[1]).map_err(|_| error))?;
+    let mut names = vec![None; REASONS];
+    let list = text.split_once("REC->reason").map_or("", |(_, list)| list);
+    for pair in list.split('{').skip(1) {
+        let Some((number, name)) = pair.split('}').next().and_then(|pair| pair.split_once(',')) else {
+            continue;
+        };
+        let place = number.trim().parse::<usize>().ok().and_then(|number| names.get_mut(number));
+        if let Some(place) = place {
+            *place = Some(name.trim().trim_matches('"').to_owned());
+        }
+    }
+    let missing = std::io::Error::other("this kernel tells no reasons (Linux 5.17 does)");
+    let is_known = names.iter().any(Option::is_some);
+    if is_known { Ok(names) } else { Err(failed("skb:kfree_skb")(missing)) }
+}
+
+fn possible_cpus(files: &Files) -> usize {
+    let text = files.text("sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.rsplit([',', '-']).next().and_then(|last| last.trim().parse::<usize>().ok());
+    last.map_or(1, |last| last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: &str = "name: kfree_skb\nprint fmt: \"skbaddr=%p reason: %s\", REC->skbaddr, \
+        __print_symbolic(REC->reason, { 2, \"NOT_SPECIFIED\" }, { 6, \"SOCKET_RCVBUFF\" }, { 70000, \"MAX\" })\n";
+
+    #[test]
+    fn reasons_are_named_by_the_kernel() {
+        let path = "sys/kernel/tracing/events/skb/kfree_skb/format";
+        let (_root, files) = crate::host::root_with(&[(path, FORMAT)]);
+        let names = reason_names(&files).unwrap();
+        assert_eq!(names[6].as_deref(), Some("SOCKET_RCVBUFF"));
+        assert_eq!(names.iter().flatten().count(), 2);
+    }
+
+    #[test]
+    fn a_kernel_without_reasons_and_a_host_without_tracefs_are_told_apart() {
+        let path = "sys/kernel/debug/tracing/events/skb/kfree_skb/format";
+        let (_root, files) = crate::host::root_with(&[(path, "print fmt: \"skbaddr=%p\"")]);
+        assert!(reason_names(&files).unwrap_err().to_string().contains("5.17"));
+        let (_root, files) = crate::host::root_with(&[]);
+        assert!(reason_names(&files).unwrap_err().to_string().contains("kfree_skb/format"));
+    }
+
+    #[test]
+    fn drops_are_counted_where_the_kernel_allows_it() {
+        let mut reasons = match DropReasons::open(&Files::default()) {
+            Ok(reasons) => reasons,
+            Err(error) => return eprintln!("no drop reasons here: {error}"),
+        };
+        let mut count = || reasons.read().unwrap().get("NO_SOCKET").copied().unwrap_or(0);
+        let before = count();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for _ in 0..10 {
+            sender.send_to(b"nobody takes this", closed).unwrap();
+        }
+        assert!(count() >= before + 10);
+    }
+}

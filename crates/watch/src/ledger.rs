@@ -1,0 +1,397 @@
+//! Sums of what was counted at each stage, and what is missing between two of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use daqmeter_record::watched::{
+    LossEffect, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
+};
+use daqmeter_sys::SysError;
+use daqmeter_sys::host::Files;
+use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
+
+use crate::counters::{Counts, Gain, Reader, Snapshot, add_gains, gain};
+use crate::stages::{
+    BACKLOG, BUFFER_FULL, INTO_IP, NO_PORT, Of, PACKETS, READ, REFUSED, ROWS, Row,
+};
+use crate::target::{self, Owner, Port, Target};
+
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    #[error(transparent)]
+    Sys(#[from] SysError),
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+}
+
+/// A target that is being watched.
+pub struct Watch {
+    files: Files,
+    target: Target,
+    name: String,
+    reader: Reader,
+    last: Snapshot,
+    sums: Counts,
+    reasons: BTreeMap<String, u64>,
+    sockets: BTreeMap<u64, SocketSum>,
+    notes: BTreeSet<String>,
+}
+
+/// A socket over the time that it was watched.
+struct SocketSum {
+    state: SocketState,
+    owner: Owner,
+    is_of_target: bool,
+    drops: u64,
+    most_filled_bytes: u32,
+}
+
+impl Watch {
+    /// Begins to count.
+    ///
+    /// # Errors
+    /// The process is not there, or its network namespace cannot be entered; `/proc` or netlink
+    /// cannot be read.
+    pub fn open(files: &Files, target: Target) -> Result<Watch, WatchError> {
+        let pid = match target {
+            Target::Process(pid) => Some(pid),
+            Target::Host | Target::Port(_) => None,
+        };
+        if let Some(pid) = pid.filter(|pid| !files.root().join(format!("proc/{pid}")).exists()) {
+            return Err(WatchError::NoProcess(pid));
+        }
+        let name = match target {
+            Target::Host => "this host".to_owned(),
+            Target::Process(pid) => format!("{} ({pid})", target::name_of(files, pid)),
+            Target::Port(port) => port.to_string(),
+        };
+        let mut reader = Reader::open(files, pid)?;
+        let mut last = reader.snapshot()?;
+        let sockets = std::mem::take(&mut last.sockets);
+        let mut watch = Watch {
+            files: files.clone(),
+            target,
+            name,
+            reader,
+            last,
+            sums: Counts::new(),
+            reasons: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            notes: BTreeSet::new(),
+        };
+        // Drops that a socket has at the beginning are no loss of this time.
+        watch.add_sockets(sockets);
+        watch.sockets.values_mut().for_each(|socket| socket.drops = 0);
+        Ok(watch)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Counts until now.
+    ///
+    /// # Errors
+    /// Netlink or `/proc` cannot be read any more.
+    pub fn step(&mut self) -> Result<(), WatchError> {
+        let mut now = self.reader.snapshot()?;
+        for (of, number, counter) in add_gains(&self.last.counts, &now.counts, &mut self.sums) {
+            let at = self.at(of, number);
+            self.notes.insert(format!("{counter} of {at} was reset: counted from then on"));
+        }
+        let gone = |key: &&(Of, u32, &str)| key.0 == Of::Device && key.2 == PACKETS;
+        for (of, number, _) in self.last.counts.keys().filter(gone) {
+            if !now.counts.contains_key(&(*of, *number, PACKETS)) {
+                let at = self.at(*of, *number);
+                self.notes.insert(format!("{at} went away: counted until then"));
+            }
+        }
+        for (reason, count) in now.reasons.iter().flatten() {
+            let before = self.last.reasons.as_ref().and_then(|all| all.get(reason));
+            let gained = count.saturating_sub(before.copied().unwrap_or(0));
+            *self.reasons.entry(reason.clone()).or_default() += gained;
+        }
+        let sockets = std::mem::take(&mut now.sockets);
+        self.add_sockets(sockets);
+        self.last = now;
+        Ok(())
+    }
+
+    fn add_sockets(&mut self, states: Vec<SocketState>) {
+        let is_new = |state: &SocketState| !self.sockets.contains_key(&state.cookie);
+        let owners = if states.iter().any(is_new) {
+            let of = match self.target {
+                Target::Process(pid) => Some(target::family(&self.files, pid)),
+                Target::Host | Target::Port(_) => None,
+            };
+            target::owners(&self.files, of.as_ref())
+        } else {
+            BTreeMap::new()
+        };
+        for state in states {
+            let sum = self.sockets.entry(state.cookie).or_insert_with(|| {
+                let owner = owners.get(&state.inode);
+                SocketSum {
+                    is_of_target: match self.target {
+                        Target::Host => true,
+                        Target::Process(_) => owner.is_some(),
+                        Target::Port(port) => is_at(&state, port),
+                    },
+                    owner: owner.cloned().unwrap_or_default(),
+                    drops: state.drops.into(),
+                    most_filled_bytes: 0,
+                    state: state.clone(),
+                }
+            });
+            let gained = match gain(sum.state.drops.into(), state.drops.into(), true) {
+                Gain::By(gained) | Gain::Reset(gained) => gained,
+            };
+            sum.drops += gained;
+            sum.most_filled_bytes = sum.most_filled_bytes.max(state.filled_bytes);
+            sum.state = state;
+        }
+    }
+
+    /// Name of a row's device or CPU.
+    fn at(&self, of: Of, number: u32) -> String {
+        match of {
+            Of::Cpu => format!("CPU {number}"),
+            Of::Device | Of::Driver | Of::Entry => match self.reader.devices.get(&number) {
+                Some(link) => link.name.clone(),
+                None => format!("device {number}"),
+            },
+            Of::Protocols | Of::Difference => String::new(),
+        }
+    }
+
+    fn sum(&self, of: Of, names: &[&str]) -> u64 {
+        let keys = self.sums.iter().filter(|((kind, _, name), _)| *kind == of && names.contains(name));
+        keys.fold(0, |sum, (_, &count)| sum.saturating_add(count))
+    }
+
+    fn reason(&self, reasons: &[&str]) -> Option<u64> {
+        self.last.reasons.as_ref()?;
+        Some(reasons.iter().filter_map(|&reason| self.reasons.get(reason)).sum())
+    }
+
+    /// Devices whose packets come from a card: those of a bridge, a bond or a VLAN are counted at
+    /// the device that passes them on to IP, or that they came from.
+    fn entries(&self) -> impl Iterator<Item = &Link> {
+        let devices = self.reader.devices.values();
+        devices.filter(|link| link.master.is_none() && link.below.is_none())
+    }
+
+    fn of_entries(&self, name: &'static str) -> u64 {
+        let keys = self.entries().map(|link| (Of::Device, link.index, name));
+        keys.filter_map(|key| self.sums.get(&key)).sum()
+    }
+
+    /// What was counted so far.
+    pub fn so_far(&self) -> Watched {
+        let mut losses = Vec::new();
+        for row in ROWS.iter().filter(|row| row.of != Of::Difference) {
+            losses.extend(self.counted(row));
+        }
+        let (stages, differences) = self.stages(&losses);
+        losses.extend(differences);
+        losses.extend(self.socket_losses());
+        losses.sort_by_key(|loss| std::cmp::Reverse(loss.packets));
+        let sockets = self.sockets.values().filter(|socket| socket.is_of_target);
+        let mut sockets: Vec<WatchedSocket> = sockets
+            .map(|socket| WatchedSocket {
+                name: self.name_of(&socket.state),
+                pid: Some(socket.owner.pid).filter(|&pid| pid != 0),
+                process: socket.owner.name.clone(),
+                buffer_bytes: socket.state.buffer_bytes.into(),
+                most_filled_bytes: socket.most_filled_bytes.into(),
+                drops: socket.drops,
+            })
+            .collect();
+        sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
+        Watched {
+            target: self.name.clone(),
+            stages,
+            losses,
+            sockets,
+            unseen: self.reader.unseen.clone(),
+            notes: self.notes.iter().cloned().collect(),
+        }
+    }
+
+    /// Losses of a row by its own counters, one for each device or CPU.
+    fn counted(&self, row: &Row) -> Vec<WatchedLoss> {
+        let mut by_place = BTreeMap::<u32, (u64, u64)>::new();
+        for (&(of, number, name), &count) in &self.sums {
+            if of == row.of {
+                let (plus, minus) = by_place.entry(number).or_default();
+                *plus += if row.plus.contains(&name) { count } else { 0 };
+                *minus += if row.minus.contains(&name) { count } else { 0 };
+            }
+        }
+        let lost = by_place.into_iter().map(|(number, (plus, minus))| {
+            (self.at(row.of, number), plus.saturating_sub(minus))
+        });
+        lost.filter(|(_, packets)| *packets > 0)
+            .map(|(at, packets)| self.loss(row, at, packets, row.plus.join(" + ")))
+            .collect()
+    }
+
+    fn loss(&self, row: &Row, at: String, packets: u64, counted_by: String) -> WatchedLoss {
+        let reasons = self.reason(row.reasons).filter(|&count| count > 0);
+        let reasons = reasons.map(|count| format!("kfree_skb {}: {count}", row.reasons.join(", ")));
+        WatchedLoss {
+            place: row.place,
+            reason: row.reason.to_owned(),
+            packets,
+            effect: row.effect,
+            counted_by: [Some(counted_by), reasons].into_iter().flatten().collect::<Vec<_>>().join("; "),
+            change: row.change.replace("{at}", &at),
+            at,
+        }
+    }
+
+    /// Counts of each stage, and the losses that only show between two of them.
+    fn stages(&self, counted: &[WatchedLoss]) -> (Vec<WatchedStage>, Vec<WatchedLoss>) {
+        let lost_at = |place: WatchedPlace| {
+            let here = counted.iter().filter(|loss| loss.place == place);
+            let lost = here.filter(|loss| loss.effect == LossEffect::Lost);
+            lost.map(|loss| loss.packets).sum::<u64>()
+        };
+        // A virtual pair and the loopback device count a packet when the backlog has taken it, all
+        // others before.
+        let is_after = |link: &&Link| link.kind.as_deref() == Some("veth") || link.name == "lo";
+        let refused = self.entries().filter(is_after).map(|link| (Of::Device, link.index, REFUSED));
+        let refused: u64 = refused.filter_map(|key| self.sums.get(&key)).sum();
+        let received = self.of_entries(PACKETS) + refused;
+        // Every namespace sees the backlogs of all CPUs; only a device's own counter is its own.
+        let backlog = self.sum(Of::Cpu, &[BACKLOG]).min(self.of_entries(REFUSED));
+        let into_ip = self.sum(Of::Protocols, INTO_IP);
+        let read = self.sum(Of::Protocols, READ);
+        let full = self.sum(Of::Protocols, BUFFER_FULL);
+        let no_port = self.sum(Of::Protocols, NO_PORT);
+        let errors = self.sum(Of::Protocols, &["UdpInErrors", "Udp6InErrors"]);
+        let into_udp = read + errors + no_port;
+
+        let card = lost_at(WatchedPlace::Card);
+        let xdp = lost_at(WatchedPlace::Driver);
+        let entry = lost_at(WatchedPlace::TrafficControl);
+        let before_ip = received.saturating_sub(xdp + backlog + entry);
+        // Packets may be between two counters when they are read: one for each CPU.
+        let in_flight = self.sums.keys().filter(|key| key.0 == Of::Cpu).count() as u64;
+        let mut between = before_ip.saturating_sub(into_ip);
+        let mut differences = Vec::new();
+        let mut add = |row: &Row, packets: u64| {
+            if packets > 0 {
+                let by = format!("the difference of two counters ({})", row.reasons.join(", "));
+                differences.push(self.loss(row, String::new(), packets, by));
+            }
+            packets
+        };
+        let rows = |place| ROWS.iter().find(|row| row.of == Of::Difference && row.place == place);
+        let ip = rows(WatchedPlace::Ip).map_or(0, |row| {
+            let missing = self
+                .sum(Of::Protocols, row.plus)
+                .saturating_sub(self.sum(Of::Protocols, row.minus));
+            add(row, confirmed(missing, self.reason(row.reasons), in_flight))
+        });
+        let mut confirmed_between = |place, others: u64| {
+            rows(place).map_or(0, |row| {
+                let reasons = self.reason(row.reasons).unwrap_or(0).saturating_sub(others);
+                let lost = add(row, confirmed(between, Some(reasons), in_flight));
+                between = between.saturating_sub(lost);
+                lost
+            })
+        };
+        let generic = confirmed_between(WatchedPlace::Driver, 0);
+        let firewall = confirmed_between(WatchedPlace::TrafficControl, ip);
+        let at_ip = lost_at(WatchedPlace::Ip) + ip;
+
+        let mut came_in = received + card;
+        let mut stages = Vec::new();
+        let rows = [
+            (WatchedPlace::Card, card, received),
+            (WatchedPlace::Driver, xdp + generic, received.saturating_sub(xdp + generic)),
+            (WatchedPlace::Backlog, backlog, received.saturating_sub(xdp + generic + backlog)),
+            (WatchedPlace::TrafficControl, entry + firewall, into_ip),
+            (WatchedPlace::Ip, at_ip, into_udp),
+            (WatchedPlace::Transport, errors.saturating_sub(full), read + full),
+            (WatchedPlace::Socket, full, read),
+        ];
+        for (place, lost, went_on) in rows {
+            let other = i128::from(came_in) - i128::from(lost) - i128::from(went_on);
+            let other = i64::try_from(other).unwrap_or(i64::MAX);
+            stages.push(WatchedStage { place, came_in, went_on, lost, other });
+            came_in = went_on;
+        }
+        (stages, differences)
+    }
+
+    /// Losses at the sockets of the target.
+    fn socket_losses(&self) -> Vec<WatchedLoss> {
+        let full = self.sum(Of::Protocols, BUFFER_FULL);
+        let is_udp = |socket: &&SocketSum| socket.state.kind != SocketKind::Packet;
+        let known: u64 = self.sockets.values().filter(is_udp).map(|socket| socket.drops).sum();
+        // A socket's drops are also those of wrong checksums and of its filter, which have rows of
+        // their own.
+        let others = known.saturating_sub(full);
+        let mut losses = Vec::new();
+        for socket in self.sockets.values().filter(|socket| socket.is_of_target) {
+            let is_packet = socket.state.kind == SocketKind::Packet;
+            let drops = match is_packet {
+                true => socket.drops,
+                false => socket.drops.saturating_sub(others),
+            };
+            let owner = match socket.owner.pid {
+                0 => "of a process that this user may not see".to_owned(),
+                pid => format!("of {} ({pid})", socket.owner.name),
+            };
+            let kib = socket.state.buffer_bytes.div_ceil(1024);
+            losses.push(WatchedLoss {
+                place: WatchedPlace::Socket,
+                at: format!("{} {owner}", self.name_of(&socket.state)),
+                reason: format!("its buffer of {kib} KiB was full"),
+                packets: drops,
+                effect: LossEffect::Lost,
+                counted_by: if is_packet { "the socket's drops" } else { "the socket's drops, UdpRcvbufErrors" }.to_owned(),
+                change: format!(
+                    "a larger buffer: sysctl net.core.rmem_max={}, SO_RCVBUF in the program",
+                    u64::from(socket.state.buffer_bytes).saturating_mul(8)
+                ),
+            });
+        }
+        let closed = full.saturating_sub(known);
+        if closed > 0 && self.target == Target::Host {
+            losses.push(WatchedLoss {
+                place: WatchedPlace::Socket,
+                at: "sockets that were closed".to_owned(),
+                reason: "their buffers were full".to_owned(),
+                packets: closed,
+                effect: LossEffect::Lost,
+                counted_by: "UdpRcvbufErrors, less the drops of open sockets".to_owned(),
+                change: "watch the program from its start: daqmeter watch -- COMMAND".to_owned(),
+            });
+        }
+        losses.retain(|loss| loss.packets > 0);
+        losses
+    }
+
+    fn name_of(&self, state: &SocketState) -> String {
+        let device = self.reader.devices.get(&state.device).map(|link| link.name.as_str());
+        target::name(state, device)
+    }
+}
+
+fn is_at(state: &SocketState, port: Port) -> bool {
+    let is_tcp = matches!(state.kind, SocketKind::Tcp4 | SocketKind::Tcp6);
+    state.kind != SocketKind::Packet && is_tcp == port.is_tcp && state.local.port() == port.number
+}
+
+/// Packets of a difference that a reason confirms. Without reasons, a difference that packets in
+/// flight can explain is none.
+fn confirmed(missing: u64, by_reason: Option<u64>, in_flight: u64) -> u64 {
+    match by_reason {
+        Some(counted) if counted.abs_diff(missing) <= in_flight => counted,
+        Some(counted) => missing.min(counted),
+        None if missing <= 2 * in_flight => 0,
+        None => missing,
+    }
+}

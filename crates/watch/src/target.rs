@@ -1,0 +1,157 @@
+//! Programs and sockets that are watched, and whose they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use daqmeter_sys::host::Files;
+use daqmeter_sys::netlink::{SocketKind, SocketState};
+
+/// Receivers that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Host,
+    /// A process and those that it starts.
+    Process(u32),
+    Port(Port),
+}
+
+/// A local port, as `udp/5000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub is_tcp: bool,
+    pub number: u16,
+}
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Port, String> {
+        let wanted = || format!("`{text}` is no port: write udp/5000 or tcp/5000");
+        let (protocol, number) = text.split_once('/').ok_or_else(wanted)?;
+        let number: u16 = number.parse().map_err(|_| wanted())?;
+        match (protocol, number) {
+            (_, 0) => Err(wanted()),
+            ("udp", _) => Ok(Port { is_tcp: false, number }),
+            ("tcp", _) => Ok(Port { is_tcp: true, number }),
+            _ => Err(wanted()),
+        }
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", if self.is_tcp { "tcp" } else { "udp" }, self.number)
+    }
+}
+
+/// Process that holds a socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+}
+
+/// Owners of sockets by inode, of some processes or of all; a process of another user shows none.
+pub(crate) fn owners(files: &Files, of: Option<&BTreeSet<u32>>) -> BTreeMap<u32, Owner> {
+    let all = || files.names("proc").iter().filter_map(|name| name.parse().ok()).collect();
+    let pids: BTreeSet<u32> = of.cloned().unwrap_or_else(all);
+    let mut owners = BTreeMap::new();
+    for pid in pids {
+        let mut name = None;
+        let folder = files.root().join(format!("proc/{pid}/fd"));
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let link = std::fs::read_link(entry.path()).ok();
+            let inode = link.as_deref().and_then(|link| link.to_str()).and_then(socket_inode);
+            if let Some(inode) = inode {
+                let name = name.get_or_insert_with(|| name_of(files, pid));
+                owners.entry(inode).or_insert_with(|| Owner { pid, name: name.clone() });
+            }
+        }
+    }
+    owners
+}
+
+fn socket_inode(link: &str) -> Option<u32> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+pub(crate) fn name_of(files: &Files, pid: u32) -> String {
+    files.text(&format!("proc/{pid}/comm")).unwrap_or_default()
+}
+
+/// More than a program starts; bounds what a fork bomb makes us follow.
+const MAX_PROCESSES: usize = 4096;
+
+/// A process and those below it.
+pub(crate) fn family(files: &Files, pid: u32) -> BTreeSet<u32> {
+    let mut found = BTreeSet::from([pid]);
+    let mut open = vec![pid];
+    while let Some(pid) = open.pop() {
+        let tasks = files.names(&format!("proc/{pid}/task"));
+        let children = tasks
+            .iter()
+            .filter_map(|task| files.text(&format!("proc/{pid}/task/{task}/children")));
+        for child in children.collect::<Vec<_>>().join(" ").split_whitespace() {
+            if let Ok(child) = child.parse()
+                && found.len() < MAX_PROCESSES
+                && found.insert(child)
+            {
+                open.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Name of a socket, as `udp/5000`.
+pub(crate) fn name(socket: &SocketState, device: Option<&str>) -> String {
+    match socket.kind {
+        SocketKind::Udp4 | SocketKind::Udp6 => format!("udp/{}", socket.local.port()),
+        SocketKind::Tcp4 | SocketKind::Tcp6 => format!("tcp/{}", socket.local.port()),
+        SocketKind::Packet => format!("packet socket of {}", device.unwrap_or("all devices")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_port_has_a_protocol_and_a_number() {
+        assert_eq!("udp/5000".parse(), Ok(Port { is_tcp: false, number: 5000 }));
+        assert_eq!("tcp/1".parse::<Port>().unwrap().to_string(), "tcp/1");
+        for wrong in ["5000", "udp/", "udp/0", "udp/65536", "sctp/5", "udp/5000/1", ""] {
+            let error = wrong.parse::<Port>().unwrap_err();
+            assert!(error.contains("udp/5000 or tcp/5000"), "{error}");
+        }
+    }
+
+    #[test]
+    fn sockets_belong_to_the_processes_that_hold_them() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::below(root.path());
+        for (path, text) in [
+            ("proc/7/comm", "recorder\n"),
+            ("proc/7/task/7/children", "8 9\n"),
+            ("proc/8/comm", "rx (x)\n"),
+            ("proc/9/task/9/children", "7 10\n"),
+        ] {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        for (pid, inode) in [(7, 77), (8, 88)] {
+            let folder = root.path().join(format!("proc/{pid}/fd"));
+            std::fs::create_dir_all(&folder).unwrap();
+            symlink(format!("socket:[{inode}]"), folder.join("3")).unwrap();
+            symlink("/dev/null", folder.join("0")).unwrap();
+        }
+        let found = owners(&files, None);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[&88], Owner { pid: 8, name: "rx (x)".into() });
+        assert_eq!(family(&files, 7), BTreeSet::from([7, 8, 9, 10]));
+        assert_eq!(owners(&files, Some(&BTreeSet::from([7]))).len(), 1);
+    }
+}
