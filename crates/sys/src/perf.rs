@@ -1,4 +1,5 @@
-//! `perf_event_open(2)`: counters of this process and its threads, and samples of one thread.
+//! `perf_event_open(2)`: counters of this process and its threads, samples of one thread, and the
+//! times at which any thread had a CPU.
 //!
 //! Uses the raw system call, because daqmeter sets inheritance, scaling and exclusion itself.
 //! Layout from `include/uapi/linux/perf_event.h` (PERF_ATTR_SIZE_VER5, 112 bytes, Linux 4.1 and
@@ -31,7 +32,7 @@ pub const EVENTS: &[Event] = &[
     Event { name: "cpu-migrations", kind: TYPE_SOFTWARE, config: 4 },
 ];
 
-/// `struct perf_event_attr` up to `config2`: `PERF_ATTR_SIZE_VER1`.
+/// `struct perf_event_attr` up to `clockid`: `PERF_ATTR_SIZE_VER3`.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Attr {
@@ -46,8 +47,12 @@ pub(crate) struct Attr {
     pub(crate) bp_type: u32,
     pub(crate) config1: u64,
     pub(crate) config2: u64,
+    pub(crate) branches: u64,
+    pub(crate) user_registers: u64,
+    pub(crate) user_stack: u32,
+    pub(crate) clock: i32,
 }
-const _: () = assert!(size_of::<Attr>() == 72);
+const _: () = assert!(size_of::<Attr>() == 96);
 
 pub(crate) const FLAG_DISABLED: u64 = 1 << 0;
 const FLAG_INHERIT: u64 = 1 << 1;
@@ -60,14 +65,14 @@ const SAMPLE_IP: u64 = 1;
 pub(crate) const IOC_ENABLE: libc::c_ulong = 0x2400;
 pub(crate) const IOC_DISABLE: libc::c_ulong = 0x2401;
 
-/// Opens a counter of the calling thread on any CPU. Where perf_event_paranoid 2 allows user mode
+/// Opens a counter of a thread, 0 for the calling one, on any CPU. Where perf_event_paranoid 2 allows user mode
 /// only, it counts that; returns whether it sees the kernel.
-fn open_allowed(attr: &mut Attr, call: &str) -> Result<(OwnedFd, bool), SysError> {
-    let of_this_thread = (0, -1, -1);
-    match open_at(attr, of_this_thread, call) {
+fn open_allowed(attr: &mut Attr, thread: i32, call: &str) -> Result<(OwnedFd, bool), SysError> {
+    let on_any_cpu = (thread, -1, -1);
+    match open_at(attr, on_any_cpu, call) {
         Err(error) if error.errno() == Some(libc::EACCES) => {
             attr.flags |= FLAG_EXCLUDE_KERNEL;
-            Ok((open_at(attr, of_this_thread, call)?, false))
+            Ok((open_at(attr, on_any_cpu, call)?, false))
         }
         opened => Ok((opened?, true)),
     }
@@ -78,7 +83,7 @@ pub(crate) fn open_at(
     (pid, cpu, group): (i32, i32, i32),
     call: &str,
 ) -> Result<OwnedFd, SysError> {
-    attr.size = 72;
+    attr.size = 96;
     let cloexec: libc::c_ulong = 8;
     // SAFETY: `attr` is valid for its stated size; the kernel checks the other arguments.
     let fd = unsafe {
@@ -140,7 +145,7 @@ pub fn open_counter(event: Event) -> Result<Box<dyn OpenCounter>, SysError> {
         flags: FLAG_INHERIT | FLAG_EXCLUDE_HV,
         ..Attr::default()
     };
-    let (fd, _) = open_allowed(&mut attr, event.name)?;
+    let (fd, _) = open_allowed(&mut attr, 0, event.name)?;
     Ok(Box::new(KernelCounter { fd }))
 }
 
@@ -157,16 +162,76 @@ impl OpenCounter for KernelCounter {
 }
 
 /// Data pages of a sampler's ring: 512 KiB hold 32,768 samples, half a minute at 999 Hz.
-const RING_PAGES: usize = 128;
+const SAMPLE_PAGES: usize = 128;
+/// Data pages of a switch log: 32 KiB hold 2,048 switches.
+const SWITCH_PAGES: usize = 8;
+
+/// Ring of records that the kernel writes (`perf_event_mmap_page`).
+#[derive(Debug)]
+struct Ring {
+    /// Has one reader; `data_head` orders the kernel's writes.
+    mapping: Mapping,
+    page_bytes: usize,
+    pages: usize,
+}
+
+impl Ring {
+    fn of(fd: &OwnedFd, pages: usize) -> Result<Ring, SysError> {
+        let page_bytes =
+            usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
+        let call = "map the sample ring (is kernel.perf_event_mlock_kb too small?)";
+        let mapping = Mapping::shared(fd.as_fd(), (1 + pages) * page_bytes, call)?;
+        Ok(Ring { mapping, page_bytes, pages })
+    }
+
+    /// Passes on the kind, the flags and the position of each record's first word.
+    fn drain(&mut self, mut each: impl FnMut(&Ring, (u32, u16), u64)) {
+        let (head_at, tail_at) = (1024, 1032);
+        // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them
+        // atomically.
+        let (head, tail) = unsafe {
+            (
+                &*self.mapping.start.as_ptr().add(head_at).cast::<AtomicU64>(),
+                &*self.mapping.start.as_ptr().add(tail_at).cast::<AtomicU64>(),
+            )
+        };
+        // Pairs with the kernel's store-release of data_head (perf_event_mmap_page, "barrier").
+        let end = head.load(Ordering::Acquire);
+        let mut at = tail.load(Ordering::Relaxed);
+        while at < end {
+            let header = self.word(at);
+            let bytes = header >> 48;
+            each(self, ((header & 0xFFFF_FFFF) as u32, (header >> 32) as u16), at + 8);
+            if bytes == 0 {
+                break;
+            }
+            at += bytes;
+        }
+        tail.store(end, Ordering::Release);
+    }
+
+    /// The 8 bytes at a ring position. Records are multiples of 8 bytes, so a word never wraps.
+    fn word(&self, position: u64) -> u64 {
+        let ring_bytes = (self.pages * self.page_bytes) as u64;
+        let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
+        // SAFETY: the offset lies within the data pages; the kernel is done with everything below
+        // data_head.
+        unsafe {
+            self.mapping.start.as_ptr().add(self.page_bytes + offset).cast::<u64>().read_volatile()
+        }
+    }
+}
+
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_SWITCH: u32 = 14;
 
 /// Samples the instruction pointer of the thread that opened it by the kernel's CPU clock, which
 /// works without a PMU.
 #[derive(Debug)]
 pub struct Sampler {
     fd: OwnedFd,
-    /// Has one reader; `data_head` orders the kernel's writes.
-    ring: Mapping,
-    page_bytes: usize,
+    ring: Ring,
     /// False when only user mode could be sampled.
     pub sees_kernel: bool,
 }
@@ -185,12 +250,9 @@ impl Sampler {
             flags: FLAG_DISABLED | FLAG_FREQ | FLAG_EXCLUDE_HV,
             ..Attr::default()
         };
-        let (fd, sees_kernel) = open_allowed(&mut attr, "cpu-clock samples")?;
-        let page_bytes =
-            usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
-        let call = "map the sample ring (is kernel.perf_event_mlock_kb too small?)";
-        let ring = Mapping::shared(fd.as_fd(), (1 + RING_PAGES) * page_bytes, call)?;
-        Ok(Sampler { fd, ring, page_bytes, sees_kernel })
+        let (fd, sees_kernel) = open_allowed(&mut attr, 0, "cpu-clock samples")?;
+        let ring = Ring::of(&fd, SAMPLE_PAGES)?;
+        Ok(Sampler { fd, ring, sees_kernel })
     }
 
     pub fn start(&self) {
@@ -203,52 +265,74 @@ impl Sampler {
     pub fn stop(&mut self) -> (Vec<u64>, u64) {
         // SAFETY: as in `start`.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), IOC_DISABLE as libc::Ioctl, 0) };
-        self.drain()
-    }
-
-    fn drain(&mut self) -> (Vec<u64>, u64) {
-        const RECORD_LOST: u32 = 2;
-        const RECORD_SAMPLE: u32 = 9;
-        let (head_at, tail_at) = (1024, 1032);
-        // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them
-        // atomically.
-        let (head, tail) = unsafe {
-            (
-                &*self.ring.start.as_ptr().add(head_at).cast::<AtomicU64>(),
-                &*self.ring.start.as_ptr().add(tail_at).cast::<AtomicU64>(),
-            )
-        };
-        // Pairs with the kernel's store-release of data_head (perf_event_mmap_page, "barrier").
-        let end = head.load(Ordering::Acquire);
-        let mut at = tail.load(Ordering::Relaxed);
         let (mut pointers, mut lost) = (Vec::new(), 0);
-        while at < end {
-            let header = self.word(at);
-            let kind = (header & 0xFFFF_FFFF) as u32;
-            let bytes = header >> 48;
-            match kind {
-                RECORD_SAMPLE => pointers.push(self.word(at + 8)),
-                RECORD_LOST => lost += self.word(at + 16),
-                _ => {}
-            }
-            if bytes == 0 {
-                break;
-            }
-            at += bytes;
-        }
-        tail.store(end, Ordering::Release);
+        self.ring.drain(|ring, (kind, _), at| match kind {
+            RECORD_SAMPLE => pointers.push(ring.word(at)),
+            RECORD_LOST => lost += ring.word(at + 8),
+            _ => {}
+        });
         (pointers, lost)
     }
+}
 
-    /// The 8 bytes at a ring position. Records are multiples of 8 bytes, so a word never wraps.
-    fn word(&self, position: u64) -> u64 {
-        let ring_bytes = (RING_PAGES * self.page_bytes) as u64;
-        let offset = usize::try_from(position % ring_bytes).expect("below the ring's size");
-        // SAFETY: the offset lies within the data pages; the kernel is done with everything below
-        // data_head.
-        unsafe {
-            self.ring.start.as_ptr().add(self.page_bytes + offset).cast::<u64>().read_volatile()
-        }
+/// Log of the times at which a thread got a CPU and left it (`PERF_RECORD_SWITCH`, Linux 4.3).
+#[derive(Debug)]
+pub struct SwitchLog {
+    /// Keeps the event.
+    _fd: OwnedFd,
+    ring: Ring,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch {
+    /// `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// The thread got a CPU; otherwise it left one.
+    pub is_in: bool,
+    /// The thread left its CPU although it could go on.
+    pub is_preempted: bool,
+}
+
+impl SwitchLog {
+    /// Opens the log of a thread of any process.
+    ///
+    /// # Errors
+    /// The thread ended, or is another user's; perf_event_paranoid above 2, or seccomp.
+    pub fn of_thread(tid: u32) -> Result<SwitchLog, SysError> {
+        const SW_DUMMY: u64 = 9;
+        const SAMPLE_TIME: u64 = 1 << 2;
+        const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
+        const FLAG_USE_CLOCK: u64 = 1 << 25;
+        const FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
+        let mut attr = Attr {
+            kind: TYPE_SOFTWARE,
+            config: SW_DUMMY,
+            sample_type: SAMPLE_TIME,
+            flags: FLAG_SAMPLE_ID_ALL | FLAG_USE_CLOCK | FLAG_CONTEXT_SWITCH,
+            clock: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        };
+        let thread = i32::try_from(tid).unwrap_or(i32::MAX);
+        let (fd, _) = open_allowed(&mut attr, thread, "switches of a thread")?;
+        let ring = Ring::of(&fd, SWITCH_PAGES)?;
+        Ok(SwitchLog { _fd: fd, ring })
+    }
+
+    /// Passes on the switches since the last call. Returns how many found the ring full.
+    pub fn read(&mut self, mut each: impl FnMut(Switch)) -> u64 {
+        const OUT: u16 = 1 << 13;
+        const PREEMPTED: u16 = 1 << 14;
+        let mut lost = 0;
+        self.ring.drain(|ring, (kind, flags), at| match kind {
+            RECORD_SWITCH => each(Switch {
+                at_ns: ring.word(at),
+                is_in: flags & OUT == 0,
+                is_preempted: flags & PREEMPTED != 0,
+            }),
+            RECORD_LOST => lost += ring.word(at + 8),
+            _ => {}
+        });
+        lost
     }
 }
 
@@ -279,5 +363,24 @@ mod tests {
         }
         let (pointers, _) = sampler.stop();
         assert!(!pointers.is_empty());
+    }
+
+    #[test]
+    fn the_switches_of_a_sleeping_thread_are_logged() {
+        // SAFETY: the call takes no argument.
+        let tid = u32::try_from(unsafe { libc::gettid() }).unwrap();
+        let mut log = match SwitchLog::of_thread(tid) {
+            Ok(log) => log,
+            Err(error) => return eprintln!("no switches here: {error}"),
+        };
+        let begin = crate::clock::monotonic_ns();
+        crate::wait::sleep_until(begin + 5_000_000);
+        let end = crate::clock::monotonic_ns();
+        let mut switches = Vec::new();
+        assert_eq!(log.read(|switch| switches.push(switch)), 0);
+        let slept = switches.iter().find(|one| !one.is_in && !one.is_preempted).unwrap();
+        let woken = switches.iter().rfind(|one| one.is_in).unwrap();
+        assert!(slept.at_ns >= begin && woken.at_ns <= end && woken.at_ns > slept.at_ns);
+        assert!(SwitchLog::of_thread(u32::MAX).is_err());
     }
 }
