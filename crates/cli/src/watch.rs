@@ -57,9 +57,10 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let open = context.open_record("watch", info, workload);
     let began = Instant::now();
     while began.elapsed() < arguments.time && !stop.is_set() {
-        std::thread::sleep(INTERVAL.min(arguments.time.saturating_sub(began.elapsed())));
-        watch.step().map_err(Failure::tool)?;
+        let left = arguments.time.saturating_sub(began.elapsed());
+        watch.step(INTERVAL.min(left)).map_err(Failure::tool)?;
     }
+    watch.end();
     let watched = watch.so_far();
     let code = code(&watched);
     let counters = vec![Counter::count("lost", watched.lost())];

@@ -71,6 +71,31 @@ pub struct WatchedLoss {
     pub counted_by: String,
     /// Change that would avoid it, with its command.
     pub change: String,
+    /// Why a socket's buffer was full, by packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<WatchedCause>,
+    /// Times in which the buffer was full.
+    #[serde(default)]
+    pub bursts: u64,
+    /// Longest time from an empty buffer to a drop, in ns.
+    #[serde(default)]
+    pub longest_ns: u64,
+    /// Size of the buffer that would have held the largest burst, in bytes; 0 if none would.
+    #[serde(default)]
+    pub enough_bytes: u64,
+}
+
+/// Why a socket's buffer was full.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedCause {
+    /// Short name of the cause, from a list.
+    pub cause: String,
+    pub text: String,
+    pub change: String,
+    pub bursts: u64,
+    pub packets: u64,
+    /// Packets of the burst that `text` describes.
+    pub most_packets: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,7 +2,7 @@
 //! each stage.
 
 use daqmeter_record::RunRecord;
-use daqmeter_record::units::{percent, plural, show_bytes, significant};
+use daqmeter_record::units::{percent, plural, show_bytes, show_ns, significant};
 use daqmeter_record::watched::{LossEffect, Watched, WatchedLoss, WatchedPlace};
 
 use crate::aligned::wrapped;
@@ -11,6 +11,7 @@ use crate::table::numbers_from;
 
 /// Losses with words of their own; those below are in the counts.
 const MAX_LOSSES: usize = 5;
+const MAX_CHANGES: usize = 2;
 const MAX_SOCKETS: usize = 6;
 
 /// Screen of a record of `watch`.
@@ -58,13 +59,43 @@ fn words(watched: &Watched, loss: &WatchedLoss) -> String {
     let place = place(loss.place);
     let at = if loss.at.is_empty() { place.to_owned() } else { format!("{place}, {}", loss.at) };
     let packets = plural(loss.packets, "packet");
-    let lines = [
-        wrapped(&format!("{at}: {packets} {effect} ({share})"), 2),
-        wrapped(&format!("  because  {}", loss.reason), 11),
-        wrapped(&format!("  change   {}", loss.change), 11),
-        wrapped(&format!("  counted  {}", loss.counted_by), 11),
-    ];
-    lines.map(|line| line + "\n").concat()
+    let mut lines = vec![("", format!("{at}: {packets} {effect} ({share})"))];
+    lines.push(("because", format!("{}{}", loss.reason, bursts(loss))));
+    for cause in &loss.causes {
+        let of = if loss.causes.len() > 1 {
+            format!(" ({})", percent(cause.packets as f64 / loss.packets.max(1) as f64, 2))
+        } else {
+            String::new()
+        };
+        lines.push(("", format!("{}{of}", cause.text)));
+    }
+    let changes = loss.causes.iter().map(|cause| &cause.change).chain([&loss.change]);
+    let changes = changes.filter(|change| !change.is_empty()).take(MAX_CHANGES);
+    for (word, change) in ["change", "or"].into_iter().zip(changes) {
+        lines.push((word, change.clone()));
+    }
+    lines.push(("counted", format!("by {}", loss.counted_by)));
+    let line = |(at, (word, text)): (usize, (&str, String))| match at {
+        0 => wrapped(&text, 2) + "\n",
+        _ => wrapped(&format!("  {word:<7}  {text}"), 11) + "\n",
+    };
+    lines.into_iter().enumerate().map(line).collect()
+}
+
+/// Says how often a buffer was full, and for how long.
+fn bursts(loss: &WatchedLoss) -> String {
+    match loss.bursts {
+        0 => String::new(),
+        bursts => format!(
+            ", {}, the longest {}{}",
+            plural(bursts, "time"),
+            show_ns(loss.longest_ns as f64),
+            match loss.enough_bytes {
+                0 => String::new(),
+                bytes => format!("; {} would have held all", show_bytes(bytes)),
+            }
+        ),
+    }
 }
 
 fn place(place: WatchedPlace) -> &'static str {

@@ -51,6 +51,7 @@ pub mod routes;
 pub mod scheduler;
 pub mod signals;
 pub mod symbols;
+pub mod tasks;
 pub mod tty;
 pub mod uapi;
 pub mod wait;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SysError;
 use crate::memory::Mapping;
+use crate::tasks::Task;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -59,6 +60,7 @@ const FLAG_INHERIT: u64 = 1 << 1;
 const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
 const FLAG_EXCLUDE_HV: u64 = 1 << 6;
 const FLAG_FREQ: u64 = 1 << 10;
+const FLAG_USE_CLOCK: u64 = 1 << 25;
 pub(crate) const READ_TOTAL_TIME_ENABLED: u64 = 1;
 pub(crate) const READ_TOTAL_TIME_RUNNING: u64 = 2;
 const SAMPLE_IP: u64 = 1;
@@ -275,6 +277,49 @@ impl Sampler {
     }
 }
 
+/// Samples of the processes that a CPU runs.
+#[derive(Debug)]
+pub struct CpuSampler {
+    /// Keeps the event.
+    _fd: OwnedFd,
+    ring: Ring,
+}
+
+impl CpuSampler {
+    /// Begins to sample a CPU, a thousand times in a second.
+    ///
+    /// # Errors
+    /// perf_event_paranoid above 0 without CAP_PERFMON, seccomp, or a CPU that is offline.
+    pub fn of_cpu(cpu: u32) -> Result<CpuSampler, SysError> {
+        const SAMPLE_TASK_AND_TIME: u64 = 1 << 1 | 1 << 2;
+        let mut attr = Attr {
+            kind: TYPE_SOFTWARE,
+            config: SW_CPU_CLOCK,
+            sample_freq: 999,
+            sample_type: SAMPLE_TASK_AND_TIME,
+            flags: FLAG_FREQ | FLAG_EXCLUDE_HV | FLAG_USE_CLOCK,
+            clock: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        };
+        let place = i32::try_from(cpu).unwrap_or(i32::MAX);
+        let fd = open_at(&mut attr, (-1, place, -1), "samples of a CPU")?;
+        let ring = Ring::of(&fd, SWITCH_PAGES)?;
+        Ok(CpuSampler { _fd: fd, ring })
+    }
+
+    /// Passes on the time (`CLOCK_MONOTONIC`) and the thread of each sample since the last call;
+    /// process 0 is an idle CPU.
+    pub fn read(&mut self, mut each: impl FnMut(u64, Task)) {
+        self.ring.drain(|ring, (kind, _), at| {
+            if kind == RECORD_SAMPLE {
+                let task = ring.word(at);
+                let task = Task { pid: (task & 0xFFFF_FFFF) as u32, tid: (task >> 32) as u32 };
+                each(ring.word(at + 8), task);
+            }
+        });
+    }
+}
+
 /// Log of the times at which a thread got a CPU and left it (`PERF_RECORD_SWITCH`, Linux 4.3).
 #[derive(Debug)]
 pub struct SwitchLog {
@@ -302,7 +347,6 @@ impl SwitchLog {
         const SW_DUMMY: u64 = 9;
         const SAMPLE_TIME: u64 = 1 << 2;
         const FLAG_SAMPLE_ID_ALL: u64 = 1 << 18;
-        const FLAG_USE_CLOCK: u64 = 1 << 25;
         const FLAG_CONTEXT_SWITCH: u64 = 1 << 26;
         let mut attr = Attr {
             kind: TYPE_SOFTWARE,

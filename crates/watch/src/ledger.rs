@@ -1,19 +1,22 @@
 //! Sums of what was counted at each stage, and what is missing between two of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use daqmeter_record::watched::{
-    LossEffect, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
+    LossEffect, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
 };
 use daqmeter_sys::SysError;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
 
+use crate::causes::Causes;
 use crate::counters::{Counts, Gain, Reader, Snapshot, add_gains, gain};
 use crate::stages::{
     BACKLOG, BUFFER_FULL, INTO_IP, NO_PORT, Of, PACKETS, READ, REFUSED, ROWS, Row,
 };
 use crate::target::{self, Owner, Port, Target};
+use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
 
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
@@ -33,6 +36,7 @@ pub struct Watch {
     sums: Counts,
     reasons: BTreeMap<String, u64>,
     sockets: BTreeMap<u64, SocketSum>,
+    timeline: Timeline,
     notes: BTreeSet<String>,
 }
 
@@ -43,6 +47,7 @@ struct SocketSum {
     is_of_target: bool,
     drops: u64,
     most_filled_bytes: u32,
+    causes: Causes,
 }
 
 impl Watch {
@@ -76,11 +81,13 @@ impl Watch {
             sums: Counts::new(),
             reasons: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            timeline: Timeline::default(),
             notes: BTreeSet::new(),
         };
         // Drops that a socket has at the beginning are no loss of this time.
         watch.add_sockets(sockets);
         watch.sockets.values_mut().for_each(|socket| socket.drops = 0);
+        watch.follow();
         Ok(watch)
     }
 
@@ -88,11 +95,66 @@ impl Watch {
         &self.name
     }
 
-    /// Counts until now.
+    /// Polls sockets for a time, and counts until its end.
     ///
     /// # Errors
     /// Netlink or `/proc` cannot be read any more.
-    pub fn step(&mut self) -> Result<(), WatchError> {
+    pub fn step(&mut self, time: Duration) -> Result<(), WatchError> {
+        let end = Instant::now() + time;
+        loop {
+            let mut pause = IDLE;
+            for cookie in self.timeline.cookies() {
+                let socket = self.sockets.get_mut(&cookie);
+                let now = socket.and_then(|socket| {
+                    let now = self.reader.socket(&socket.state)?;
+                    socket.most_filled_bytes = socket.most_filled_bytes.max(now.filled_bytes);
+                    Some(now)
+                });
+                if now.is_some_and(|now| self.timeline.poll(&self.files, &now)) {
+                    pause = FILLING;
+                }
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(pause.min(left));
+        }
+        self.count()?;
+        self.follow();
+        self.explain();
+        Ok(())
+    }
+
+    /// Follows the sockets of the target that lose most, or are fullest.
+    fn follow(&mut self) {
+        let mut sockets: Vec<&SocketSum> =
+            self.sockets.values().filter(|socket| socket.is_of_target).collect();
+        sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
+        let is_all = self.target == Target::Host;
+        for socket in sockets.into_iter().take(MAX_TRACKS) {
+            if !is_all || socket.drops > 0 {
+                self.timeline.follow(&self.files, &socket.state, &socket.owner);
+            }
+        }
+    }
+
+    fn explain(&mut self) {
+        for (cookie, seen) in self.timeline.evidence(&self.files) {
+            if let Some(socket) = self.sockets.get_mut(&cookie) {
+                socket.causes.add(&self.files, &seen);
+            }
+        }
+    }
+
+    /// Ends the watch: what is still open is explained.
+    pub fn end(&mut self) {
+        self.timeline.end();
+        self.explain();
+    }
+
+    /// Counts until now.
+    fn count(&mut self) -> Result<(), WatchError> {
         let mut now = self.reader.snapshot()?;
         for (of, number, counter) in add_gains(&self.last.counts, &now.counts, &mut self.sums) {
             let at = self.at(of, number);
@@ -139,6 +201,7 @@ impl Watch {
                     owner: owner.cloned().unwrap_or_default(),
                     drops: state.drops.into(),
                     most_filled_bytes: 0,
+                    causes: Causes::default(),
                     state: state.clone(),
                 }
             });
@@ -212,9 +275,20 @@ impl Watch {
             stages,
             losses,
             sockets,
-            unseen: self.reader.unseen.clone(),
+            unseen: self.unseen(),
             notes: self.notes.iter().cloned().collect(),
         }
+    }
+
+    fn unseen(&self) -> Vec<Unseen> {
+        let mut unseen = self.reader.unseen.clone();
+        if !self.timeline.sees_cpus() {
+            unseen.push(Unseen {
+                shows: "which program had the CPU of a reader".to_owned(),
+                why: "as root, or with sysctl kernel.perf_event_paranoid=0".to_owned(),
+            });
+        }
+        unseen
     }
 
     /// Losses of a row by its own counters, one for each device or CPU.
@@ -246,6 +320,10 @@ impl Watch {
             counted_by: [Some(counted_by), reasons].into_iter().flatten().collect::<Vec<_>>().join("; "),
             change: row.change.replace("{at}", &at),
             at,
+            causes: Vec::new(),
+            bursts: 0,
+            longest_ns: 0,
+            enough_bytes: 0,
         }
     }
 
@@ -345,6 +423,12 @@ impl Watch {
                 pid => format!("of {} ({pid})", socket.owner.name),
             };
             let kib = socket.state.buffer_bytes.div_ceil(1024);
+            let causes = &socket.causes;
+            let buffer = u64::from(socket.state.buffer_bytes);
+            let enough = match causes.more_bytes {
+                0 => 0,
+                more => (buffer + more).next_power_of_two(),
+            };
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
                 at: format!("{} {owner}", self.name_of(&socket.state)),
@@ -352,10 +436,11 @@ impl Watch {
                 packets: drops,
                 effect: LossEffect::Lost,
                 counted_by: if is_packet { "the socket's drops" } else { "the socket's drops, UdpRcvbufErrors" }.to_owned(),
-                change: format!(
-                    "a larger buffer: sysctl net.core.rmem_max={}, SO_RCVBUF in the program",
-                    u64::from(socket.state.buffer_bytes).saturating_mul(8)
-                ),
+                change: larger_buffer(enough),
+                causes: causes.sorted(),
+                bursts: causes.bursts,
+                longest_ns: causes.longest_ns,
+                enough_bytes: enough,
             });
         }
         let closed = full.saturating_sub(known);
@@ -368,6 +453,10 @@ impl Watch {
                 effect: LossEffect::Lost,
                 counted_by: "UdpRcvbufErrors, less the drops of open sockets".to_owned(),
                 change: "watch the program from its start: daqmeter watch -- COMMAND".to_owned(),
+                causes: Vec::new(),
+                bursts: 0,
+                longest_ns: 0,
+                enough_bytes: 0,
             });
         }
         losses.retain(|loss| loss.packets > 0);
@@ -383,6 +472,14 @@ impl Watch {
 fn is_at(state: &SocketState, port: Port) -> bool {
     let is_tcp = matches!(state.kind, SocketKind::Tcp4 | SocketKind::Tcp6);
     state.kind != SocketKind::Packet && is_tcp == port.is_tcp && state.local.port() == port.number
+}
+
+/// A buffer has half of what `SO_RCVBUF` takes for packets: the kernel doubles it (socket(7)).
+fn larger_buffer(enough_bytes: u64) -> String {
+    match enough_bytes / 2 {
+        0 => String::new(),
+        set => format!("SO_RCVBUF of {set} in the program, sysctl net.core.rmem_max={set}"),
+    }
 }
 
 /// Packets of a difference that a reason confirms. Without reasons, a difference that packets in

@@ -45,10 +45,11 @@ impl fmt::Display for Port {
     }
 }
 
-/// Process that holds a socket.
+/// Process that holds a socket, and the socket's number there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) pid: u32,
+    pub(crate) fd: u64,
     pub(crate) name: String,
 }
 
@@ -63,9 +64,10 @@ pub(crate) fn owners(files: &Files, of: Option<&BTreeSet<u32>>) -> BTreeMap<u32,
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let link = std::fs::read_link(entry.path()).ok();
             let inode = link.as_deref().and_then(|link| link.to_str()).and_then(socket_inode);
-            if let Some(inode) = inode {
+            let fd = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (Some(inode), Some(fd)) = (inode, fd) {
                 let name = name.get_or_insert_with(|| name_of(files, pid));
-                owners.entry(inode).or_insert_with(|| Owner { pid, name: name.clone() });
+                owners.entry(inode).or_insert_with(|| Owner { pid, fd, name: name.clone() });
             }
         }
     }
@@ -150,7 +152,7 @@ mod tests {
         }
         let found = owners(&files, None);
         assert_eq!(found.len(), 2);
-        assert_eq!(found[&88], Owner { pid: 8, name: "rx (x)".into() });
+        assert_eq!(found[&88], Owner { pid: 8, fd: 3, name: "rx (x)".into() });
         assert_eq!(family(&files, 7), BTreeSet::from([7, 8, 9, 10]));
         assert_eq!(owners(&files, Some(&BTreeSet::from([7]))).len(), 1);
     }

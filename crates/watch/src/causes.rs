@@ -1,0 +1,224 @@
+//! The table of causes: why a socket's buffer was full, out of what its reader did in that time. A
+//! row is all that is known of a cause; the first that holds is named.
+
+use std::collections::BTreeMap;
+
+use daqmeter_record::watched::WatchedCause;
+use daqmeter_sys::host::Files;
+use daqmeter_sys::tasks::{Doing, Task};
+
+use crate::target::name_of;
+
+/// The thread that reads a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reader {
+    pub(crate) task: Task,
+    pub(crate) name: String,
+    pub(crate) is_exact: bool,
+}
+
+/// What was seen in one time in which a buffer was full. The shares of time are of this time.
+#[derive(Clone, Debug)]
+pub(crate) struct Evidence {
+    pub(crate) drops: u64,
+    /// Share in which the reader had its CPU, without `interrupts`.
+    pub(crate) run: f64,
+    /// Share of the CPU that soft interrupts had.
+    pub(crate) interrupts: f64,
+    /// Share in which the reader was ready and had no CPU.
+    pub(crate) wait: f64,
+    pub(crate) blocked: f64,
+    /// System call in which it was seen most often.
+    pub(crate) doing: Option<Doing>,
+    /// The socket's number in the process.
+    pub(crate) fd: u64,
+    pub(crate) cpu: u32,
+    /// Process that had the CPU most often besides the reader, and its share.
+    pub(crate) taker: Option<(u32, f64)>,
+    pub(crate) reader: Option<Reader>,
+    /// The reader caught up by itself.
+    pub(crate) is_emptied: bool,
+    pub(crate) continues: bool,
+    /// Time from an empty buffer to the last drop.
+    pub(crate) length_ns: u64,
+    /// Bytes that came in after the buffer was full, as fast as it was filled.
+    pub(crate) more_bytes: u64,
+}
+
+impl Evidence {
+    fn is_most(&self, share: f64) -> bool {
+        [self.run, self.interrupts, self.wait, self.blocked].iter().all(|other| share >= *other)
+    }
+
+    fn waits_for_data(&self) -> bool {
+        self.doing.is_none_or(|doing| doing == Doing::Read(self.fd) || doing == Doing::Poll)
+    }
+}
+
+struct Cause {
+    name: &'static str,
+    holds: fn(&Evidence, &Names) -> bool,
+    text: fn(&Evidence, &Names) -> String,
+    change: fn(&Evidence, &Names) -> String,
+}
+
+/// Names of what the evidence has numbers for.
+struct Names {
+    taker: String,
+    /// File or socket that the reader was busy with.
+    file: String,
+}
+
+const CAUSES: &[Cause] = &[
+    Cause {
+        name: "reader not seen",
+        holds: |seen, _| seen.reader.is_none(),
+        text: |_, _| "its program is another user's: what it did cannot be seen".to_owned(),
+        change: |_, _| "watch as root".to_owned(),
+    },
+    Cause {
+        name: "interrupts",
+        holds: |seen, names| {
+            seen.is_most(seen.interrupts)
+                || seen.is_most(seen.wait) && names.taker.starts_with("ksoftirqd/")
+        },
+        text: |seen, _| format!("soft interrupts of packets had its CPU {}", seen.cpu),
+        change: |seen, _| {
+            format!(
+                "interrupts and reader on different CPUs: taskset -cp OTHER {}, or \
+                 /proc/irq/*/smp_affinity_list and /sys/class/net/DEVICE/queues/rx-*/rps_cpus",
+                seen.tid()
+            )
+        },
+    },
+    Cause {
+        name: "CPU taken",
+        holds: |seen, _| seen.is_most(seen.wait),
+        text: |seen, names| {
+            let had = match &*names.taker {
+                "" => "who had it is seen by root only".to_owned(),
+                taker => format!("{taker} had it"),
+            };
+            format!("{} waited for CPU {}: {had}", seen.reader(), seen.cpu)
+        },
+        change: |seen, _| {
+            format!("a CPU of its own: taskset -cp CPU {0}, or chrt -f -p 1 {0}", seen.tid())
+        },
+    },
+    Cause {
+        name: "blocked by a file",
+        holds: |seen, _| {
+            let is_file = matches!(seen.doing, Some(Doing::Write(_) | Doing::Synchronise(_)));
+            seen.is_most(seen.blocked) && is_file
+        },
+        text: |seen, names| format!("{} was blocked by writing {}", seen.reader(), names.file),
+        change: |_, _| {
+            "writing in a thread of its own with a queue between, or a faster disk: \
+             daqmeter survey shows this one's rate"
+                .to_owned()
+        },
+    },
+    Cause {
+        name: "blocked by a lock",
+        holds: |seen, _| seen.is_most(seen.blocked) && seen.doing == Some(Doing::Lock),
+        text: |seen, _| format!("{} waited for another thread (futex)", seen.reader()),
+        change: |_, _| "find who holds it: perf trace -s, or gdb -p PID".to_owned(),
+    },
+    Cause {
+        name: "asleep",
+        holds: |seen, _| seen.is_most(seen.blocked) && seen.doing == Some(Doing::Sleep),
+        text: |seen, _| format!("{} slept by its own will (nanosleep)", seen.reader()),
+        change: |_, _| "the program should wait for its socket in place of a time".to_owned(),
+    },
+    Cause {
+        name: "blocked elsewhere",
+        holds: |seen, _| seen.is_most(seen.blocked) && !seen.waits_for_data(),
+        text: |seen, _| format!("{} was blocked in another system call", seen.reader()),
+        change: |seen, _| format!("see which: cat /proc/{}/syscall /proc/{0}/wchan", seen.tid()),
+    },
+    Cause {
+        name: "slow program",
+        holds: |seen, _| !seen.is_emptied,
+        text: |seen, _| {
+            let busy = 100.0 * seen.run;
+            format!("{} is slower than the data: it worked {busy:.0} % of the time", seen.reader())
+        },
+        change: |_, _| {
+            "less work for each packet, or more threads (SO_REUSEPORT): no buffer is large enough"
+                .to_owned()
+        },
+    },
+    Cause {
+        name: "burst",
+        holds: |_, _| true,
+        text: |seen, _| {
+            format!("packets came faster than {} reads, and the buffer is small", seen.reader())
+        },
+        change: |_, _| String::new(),
+    },
+];
+
+impl Evidence {
+    fn reader(&self) -> String {
+        let name = self.reader.as_ref().map_or("the reader", |reader| &reader.name);
+        format!("thread {name}")
+    }
+
+    fn tid(&self) -> String {
+        self.reader.as_ref().map_or("TID".to_owned(), |reader| reader.task.tid.to_string())
+    }
+}
+
+/// Causes of one socket, by the packets that were dropped for them.
+#[derive(Default)]
+pub(crate) struct Causes {
+    found: BTreeMap<&'static str, WatchedCause>,
+    pub(crate) bursts: u64,
+    pub(crate) longest_ns: u64,
+    /// Most bytes beyond the buffer that a burst needed; a reader that never catches up has none.
+    pub(crate) more_bytes: u64,
+}
+
+impl Causes {
+    pub(crate) fn add(&mut self, files: &Files, seen: &Evidence) {
+        let file = match (seen.doing, &seen.reader) {
+            (Some(Doing::Write(fd) | Doing::Synchronise(fd)), Some(reader)) => {
+                let link = files.root().join(format!("proc/{}/fd/{fd}", reader.task.pid));
+                let name = std::fs::read_link(link).unwrap_or_default();
+                name.to_string_lossy().into_owned()
+            }
+            _ => String::new(),
+        };
+        let taker = seen.taker.map_or(String::new(), |(pid, share)| {
+            format!("{} ({pid}, {:.0} %)", name_of(files, pid), 100.0 * share)
+        });
+        let names = Names { taker, file };
+        let Some(cause) = CAUSES.iter().find(|cause| (cause.holds)(seen, &names)) else {
+            return;
+        };
+        let bursts = u64::from(!seen.continues);
+        let found = self.found.entry(cause.name).or_insert_with(|| WatchedCause {
+            cause: cause.name.to_owned(),
+            ..WatchedCause::default()
+        });
+        found.bursts += bursts;
+        found.packets += seen.drops;
+        // The words of the burst that lost most.
+        if seen.drops >= found.most_packets {
+            found.most_packets = seen.drops;
+            found.text = (cause.text)(seen, &names);
+            found.change = (cause.change)(seen, &names);
+        }
+        self.bursts += bursts;
+        self.longest_ns = self.longest_ns.max(seen.length_ns);
+        if seen.is_emptied {
+            self.more_bytes = self.more_bytes.max(seen.more_bytes);
+        }
+    }
+
+    pub(crate) fn sorted(&self) -> Vec<WatchedCause> {
+        let mut causes: Vec<WatchedCause> = self.found.values().cloned().collect();
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.packets));
+        causes
+    }
+}
