@@ -1,5 +1,6 @@
 //! CPU masks of threads, and the CPU and NUMA node in use.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
@@ -46,6 +47,16 @@ pub fn unpin() {
     if !process_cpus().is_empty() {
         // The kernel leaves out CPUs that the cgroup forbids.
         let _ = sched_setaffinity(None, &set_of(process_cpus()));
+    }
+}
+
+/// Keeps the calling thread off some CPUs, where [`process_cpus`] leaves it others.
+pub fn keep_off(cpus: &BTreeSet<u32>) {
+    let others: Vec<u32> =
+        process_cpus().iter().copied().filter(|cpu| !cpus.contains(cpu)).collect();
+    if !others.is_empty() {
+        // The kernel leaves out CPUs that the cgroup forbids.
+        let _ = sched_setaffinity(None, &set_of(&others));
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Reader {
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
     pub(crate) drops: u64,
+    /// Packets that were read in the network namespace meanwhile.
+    pub(crate) reads: u64,
     /// Share in which the reader had its CPU, without `interrupts`.
     pub(crate) run: f64,
     /// Share of the CPU that soft interrupts had.
@@ -46,12 +48,26 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
+    /// Share that kept the reader from its work most. Its own work counts only where the reader
+    /// caught up by itself: where it did not, it needs more than it had.
     fn is_most(&self, share: f64) -> bool {
-        [self.run, self.interrupts, self.wait, self.blocked].iter().all(|other| share >= *other)
+        let work = if self.caught_up() { self.run } else { 0.0 };
+        let blocked = if self.waits_for_data() { 0.0 } else { self.blocked };
+        share > 0.0 && [work, self.interrupts, self.wait, blocked].iter().all(|one| share >= *one)
     }
 
+    /// A reader that waits for data has an empty buffer.
     fn waits_for_data(&self) -> bool {
         self.doing.is_none_or(|doing| doing == Doing::Read(self.fd) || doing == Doing::Poll)
+    }
+
+    fn caught_up(&self) -> bool {
+        self.is_emptied && !self.continues
+    }
+
+    /// Share of time that the reader would have to work for all packets.
+    fn needs(&self) -> f64 {
+        self.run * (1.0 + self.drops as f64 / self.reads.max(1) as f64)
     }
 }
 
@@ -75,6 +91,22 @@ const CAUSES: &[Cause] = &[
         holds: |seen, _| seen.reader.is_none(),
         text: |_, _| "its program is another user's: what it did cannot be seen".to_owned(),
         change: |_, _| "watch as root".to_owned(),
+    },
+    Cause {
+        name: "slow program",
+        holds: |seen, _| !seen.caught_up() && seen.needs() > 1.0,
+        text: |seen, _| {
+            let (busy, needs) = (100.0 * seen.run, 100.0 * seen.needs());
+            format!(
+                "{} is slower than the data: it worked {busy:.0} % of the time, and all packets \
+                 take {needs:.0} %",
+                seen.reader()
+            )
+        },
+        change: |_, _| {
+            "less work for each packet, or more threads (SO_REUSEPORT): no buffer is large enough"
+                .to_owned()
+        },
     },
     Cause {
         name: "interrupts",
@@ -135,18 +167,6 @@ const CAUSES: &[Cause] = &[
         holds: |seen, _| seen.is_most(seen.blocked) && !seen.waits_for_data(),
         text: |seen, _| format!("{} was blocked in another system call", seen.reader()),
         change: |seen, _| format!("see which: cat /proc/{}/syscall /proc/{0}/wchan", seen.tid()),
-    },
-    Cause {
-        name: "slow program",
-        holds: |seen, _| !seen.is_emptied,
-        text: |seen, _| {
-            let busy = 100.0 * seen.run;
-            format!("{} is slower than the data: it worked {busy:.0} % of the time", seen.reader())
-        },
-        change: |_, _| {
-            "less work for each packet, or more threads (SO_REUSEPORT): no buffer is large enough"
-                .to_owned()
-        },
     },
     Cause {
         name: "burst",

@@ -37,6 +37,8 @@ pub struct Watch {
     reasons: BTreeMap<String, u64>,
     sockets: BTreeMap<u64, SocketSum>,
     timeline: Timeline,
+    /// Longest delay of a poll.
+    latest: Duration,
     notes: BTreeSet<String>,
 }
 
@@ -82,6 +84,7 @@ impl Watch {
             reasons: BTreeMap::new(),
             sockets: BTreeMap::new(),
             timeline: Timeline::default(),
+            latest: Duration::ZERO,
             notes: BTreeSet::new(),
         };
         // Drops that a socket has at the beginning are no loss of this time.
@@ -118,9 +121,13 @@ impl Watch {
             if left.is_zero() {
                 break;
             }
-            std::thread::sleep(pause.min(left));
+            let pause = pause.min(left);
+            let begin = Instant::now();
+            std::thread::sleep(pause);
+            self.latest = self.latest.max(begin.elapsed().saturating_sub(pause));
         }
         self.count()?;
+        self.timeline.reads = self.sum(Of::Protocols, READ);
         self.follow();
         self.explain();
         Ok(())
@@ -276,8 +283,18 @@ impl Watch {
             losses,
             sockets,
             unseen: self.unseen(),
-            notes: self.notes.iter().cloned().collect(),
+            notes: self.notes.iter().cloned().chain(self.late()).collect(),
         }
+    }
+
+    fn late(&self) -> Option<String> {
+        let late_ms = self.latest.as_secs_f64() * 1e3;
+        let is_late = self.latest > 2 * IDLE && !self.timeline.cookies().is_empty();
+        is_late.then(|| {
+            format!(
+                "the watch waited up to {late_ms:.0} ms for a CPU: it may miss why a buffer was full"
+            )
+        })
     }
 
     fn unseen(&self) -> Vec<Unseen> {

@@ -3,11 +3,11 @@
 //! A socket is polled every millisecond while it fills, and every 10 ms otherwise; a poll takes some
 //! microseconds and does not touch the program.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::cpu_time;
+use daqmeter_sys::{affinity, cpu_time};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::SocketState;
 use daqmeter_sys::perf::CpuSampler;
@@ -31,6 +31,8 @@ struct Poll {
     at_ns: u64,
     filled: u64,
     drops: u64,
+    /// Packets read in the network namespace, at the last count.
+    reads: u64,
     times: Times,
 }
 
@@ -59,10 +61,13 @@ pub(crate) struct Timeline {
     threads: BTreeMap<Task, Thread>,
     tracks: BTreeMap<u64, Track>,
     samplers: BTreeMap<u32, Option<CpuSampler>>,
+    readers_cpus: BTreeSet<u32>,
     /// Time, CPU, process and thread.
     samples: VecDeque<(u64, u32, Task)>,
     softirq: BTreeMap<u32, (u64, f64)>,
     softirq_at_ns: u64,
+    /// Packets read in the network namespace so far.
+    pub(crate) reads: u64,
 }
 
 impl Timeline {
@@ -82,6 +87,7 @@ impl Timeline {
             at_ns: monotonic_ns(),
             filled: socket.filled_bytes.into(),
             drops: socket.drops.into(),
+            reads: self.reads,
             ..Poll::default()
         };
         let track =
@@ -98,6 +104,7 @@ impl Timeline {
             at_ns: monotonic_ns(),
             filled: socket.filled_bytes.into(),
             drops: socket.drops.into(),
+            reads: self.reads,
             times: track.last.times,
         };
         let is_low = poll.filled * 4 <= u64::from(socket.buffer_bytes);
@@ -164,13 +171,17 @@ impl Timeline {
     /// Reads samples of the readers' CPUs, and the share of soft interrupts there.
     fn look_at_cpus(&mut self, files: &Files) {
         let now = monotonic_ns();
-        for thread in self.threads.values() {
-            let Some((_, cpu)) = thread.task.stat(files) else {
-                continue;
-            };
+        let cpus = self.threads.values().filter_map(|thread| thread.task.stat(files));
+        let cpus: BTreeSet<u32> = cpus.map(|(_, cpu)| cpu).collect();
+        for &cpu in &cpus {
             if self.samplers.len() < MAX_SAMPLED_CPUS {
                 self.samplers.entry(cpu).or_insert_with(|| CpuSampler::of_cpu(cpu).ok());
             }
+        }
+        // The watch must not take a reader's CPU.
+        if cpus != self.readers_cpus {
+            affinity::keep_off(&cpus);
+            self.readers_cpus = cpus;
         }
         for (cpu, sampler) in &mut self.samplers {
             if let Some(sampler) = sampler {
@@ -266,6 +277,7 @@ impl Window {
         let slope = high.saturating_sub(self.start.filled) as f64 / filling;
         Evidence {
             drops: self.last.drops - self.start.drops,
+            reads: self.last.reads - self.start.reads,
             run: (run - interrupts).max(0.0),
             interrupts,
             wait,
