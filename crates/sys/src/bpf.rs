@@ -1,7 +1,7 @@
 //! Programs in the kernel: packets that it dropped, counted by reason.
 //!
 //! A counter for each reason and CPU (`perf_event_open` with a filter) would take thousands of
-//! descriptors on a large host; one program of 24 instructions and one map take two. The crates
+//! descriptors on a large host; one program of 40 instructions and one map take two. The crates
 //! aya and libbpf-rs bring a compiler of programs or a C library; the programs here are tables of
 //! instructions. Layouts from `include/uapi/linux/bpf.h`.
 
@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::btf::Btf;
 use crate::host::Files;
 use crate::symbols::KernelSymbols;
 use crate::{SysError, failed};
@@ -83,8 +84,11 @@ const REASONS: usize = 256;
 /// Pairs of a reason and a place that are counted; a kernel has about 300 places that drop.
 const MAX_PAIRS: u32 = 4096;
 
-/// Reason of a drop, and address of the code that dropped.
-type Pair = [u64; 2];
+/// Reason of a drop, address of the code that dropped, and number of the network namespace.
+type Pair = [u64; 3];
+
+/// Packets that were dropped, by network namespace (0 where it is not known) and reason.
+pub type Drops = BTreeMap<(u64, String), u64>;
 
 /// Counts the packets that the kernel drops on this host, in all network namespaces, by reason.
 #[derive(Debug)]
@@ -95,6 +99,8 @@ pub struct DropReasons {
     symbols: Option<KernelSymbols>,
     map: OwnedFd,
     per_cpu: Vec<u64>,
+    /// Drops are told apart by the namespace of the packet's device.
+    pub knows_namespaces: bool,
     /// Keep the program attached.
     _program: OwnedFd,
     _tracepoint: OwnedFd,
@@ -108,10 +114,17 @@ impl DropReasons {
     /// reasons (before 5.17).
     pub fn open(files: &Files) -> Result<DropReasons, SysError> {
         let names = reason_names(files)?;
-        let attributes = Attributes::new(&[MAP_PER_CPU_HASH, 16, 8, MAX_PAIRS]);
+        let attributes = Attributes::new(&[MAP_PER_CPU_HASH, 24, 8, MAX_PAIRS]);
         // SAFETY: the command takes numbers only.
         let map = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map of drop reasons (root)") }?;
-        let program = load(&program(map.as_raw_fd()))?;
+        let fields = Btf::of_kernel(files).and_then(|btf| {
+            Some([
+                btf.offset("sk_buff", &["dev"])?,
+                btf.offset("net_device", &["nd_net"])?,
+                btf.offset("net", &["ns", "inum"])?,
+            ])
+        });
+        let program = load(&program(map.as_raw_fd(), fields))?;
         let attributes = Attributes::new(&[0, 0, program.as_raw_fd().cast_unsigned()]);
         let attributes = attributes.with(0, c"kfree_skb".as_ptr());
         // SAFETY: the name ends with a zero byte.
@@ -123,6 +136,7 @@ impl DropReasons {
             symbols: None,
             map,
             per_cpu: vec![0; possible_cpus(files)],
+            knows_namespaces: fields.is_some(),
             _program: program,
             _tracepoint: tracepoint,
         })
@@ -133,16 +147,16 @@ impl DropReasons {
     ///
     /// # Errors
     /// The map cannot be read.
-    pub fn read(&mut self) -> Result<BTreeMap<String, u64>, SysError> {
-        let mut counts = BTreeMap::new();
+    pub fn read(&mut self) -> Result<Drops, SysError> {
+        let mut counts = Drops::new();
         let map = self.map.as_raw_fd().cast_unsigned();
         let mut pair: Pair;
-        let mut next: Pair = [0; 2];
+        let mut next: Pair = [0; 3];
         let per_cpu = self.per_cpu.as_mut_ptr();
         let mut before: *const Pair = std::ptr::null();
         loop {
             let attributes = Attributes::new(&[map]).with(2, before).with(4, &raw mut next);
-            // SAFETY: both keys have 16 bytes; without one before, the kernel gives the first.
+            // SAFETY: both keys have 24 bytes; without one before, the kernel gives the first.
             match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read drop reasons") } {
                 Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(counts),
                 done => done?,
@@ -150,19 +164,19 @@ impl DropReasons {
             pair = next;
             before = &raw const pair;
             let attributes = Attributes::new(&[map]).with(2, before).with(4, per_cpu.cast_const());
-            // SAFETY: the key has 16 bytes, and there are 8 bytes for each possible CPU.
+            // SAFETY: the key has 24 bytes, and there are 8 bytes for each possible CPU.
             unsafe { bpf(MAP_LOOKUP, &attributes, "read drop reasons") }?;
             let count: u64 = self.per_cpu.iter().sum();
             let name = match self.seen.get(&pair) {
                 Some(name) => name.clone(),
                 None => self.name(pair),
             };
-            *counts.entry(name).or_default() += count;
+            *counts.entry((pair[2], name)).or_default() += count;
         }
     }
 
     fn name(&mut self, pair: Pair) -> String {
-        let [reason, address] = pair;
+        let [reason, address, _] = pair;
         let known = usize::try_from(reason).ok().and_then(|reason| self.names.get(reason)?.clone());
         let mut name = known.unwrap_or_else(|| format!("reason {reason:#x}"));
         if name == "NOT_SPECIFIED" {
@@ -175,38 +189,63 @@ impl DropReasons {
     }
 }
 
-/// Counts the second and third argument of the tracepoint, the code and the reason, in the map.
-fn program(map: i32) -> [Instruction; 24] {
+/// Counts the second and third argument of the tracepoint, the code and the reason, in the map,
+/// with the namespace of the packet (the first): `packet->dev->nd_net->ns.inum`.
+fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
     const STACK: u8 = 10;
+    const READ_KERNEL: i32 = 113;
     let load_map = [instruction(0x18, 1, 1, 0, map), instruction(0, 0, 0, 0, 0)];
-    let key = [instruction(0xBF, 2, STACK, 0, 0), instruction(0x07, 2, 0, 0, -16)];
-    [
-        instruction(0x79, 2, 1, 16, 0),      // r2 = arguments[2]
-        instruction(0x7B, STACK, 2, -16, 0), // key[0] = r2
-        instruction(0x79, 2, 1, 8, 0),       // r2 = arguments[1]
-        instruction(0x7B, STACK, 2, -8, 0),  // key[1] = r2
+    let key = [instruction(0xBF, 2, STACK, 0, 0), instruction(0x07, 2, 0, 0, -24)];
+    let mut program = vec![
+        instruction(0xBF, 6, 1, 0, 0),       // r6 = arguments
+        instruction(0x79, 2, 6, 16, 0),      // r2 = arguments[2]
+        instruction(0x7B, STACK, 2, -24, 0), // key[0] = r2
+        instruction(0x79, 2, 6, 8, 0),       // r2 = arguments[1]
+        instruction(0x7B, STACK, 2, -16, 0), // key[1] = r2
+        instruction(0xB7, 2, 0, 0, 0),       // r2 = 0
+        instruction(0x7B, STACK, 2, -8, 0),  // key[2] = r2
+    ];
+    if let Some(fields) = fields {
+        program.push(instruction(0x79, 3, 6, 0, 0)); // r3 = arguments[0]
+        let [device, net, number] = fields.map(u32::cast_signed);
+        for (offset, bytes, to, skip) in [(device, 8, -32, 13), (net, 8, -32, 6), (number, 4, -8, 0)] {
+            program.extend([
+                instruction(0x07, 3, 0, 0, offset),      // r3 += offset
+                instruction(0xBF, 1, STACK, 0, 0),       // r1 = a place on the stack
+                instruction(0x07, 1, 0, 0, to),
+                instruction(0xB7, 2, 0, 0, bytes),       // r2 = bytes
+                instruction(0x85, 0, 0, 0, READ_KERNEL), // r0 = bpf_probe_read_kernel(r1, r2, r3)
+            ]);
+            if skip > 0 {
+                program.push(instruction(0x55, 0, 0, skip, 0)); // if r0 != 0: to the count
+                program.push(instruction(0x79, 3, STACK, -32, 0)); // r3 = what was read
+            }
+        }
+    }
+    program.extend([
+        load_map[0], // r1 = map
+        load_map[1],
+        key[0], // r2 = key
+        key[1],
+        instruction(0x85, 0, 0, 0, 1),       // r0 = bpf_map_lookup_elem(r1, r2)
+        instruction(0x15, 0, 0, 3, 0),       // if r0 == 0 skip 3
+        instruction(0xB7, 1, 0, 0, 1),       // r1 = 1
+        instruction(0xDB, 0, 1, 0, 0),       // *r0 += r1, atomically
+        instruction(0x05, 0, 0, 10, 0),      // to the end
+        instruction(0xB7, 1, 0, 0, 1),       // r1 = 1
+        instruction(0x7B, STACK, 1, -32, 0), // value = r1
         load_map[0],                         // r1 = map
         load_map[1],
         key[0], // r2 = key
         key[1],
-        instruction(0x85, 0, 0, 0, 1),         // r0 = bpf_map_lookup_elem(r1, r2)
-        instruction(0x15, 0, 0, 3, 0),         // if r0 == 0 skip 3
-        instruction(0xB7, 1, 0, 0, 1),         // r1 = 1
-        instruction(0xDB, 0, 1, 0, 0),         // *r0 += r1, atomically
-        instruction(0x05, 0, 0, 10, 0),        // to the end
-        instruction(0xB7, 1, 0, 0, 1),         // r1 = 1
-        instruction(0x7B, STACK, 1, -24, 0),   // value = r1
-        load_map[0],                           // r1 = map
-        load_map[1],
-        key[0], // r2 = key
-        key[1],
         instruction(0xBF, 3, STACK, 0, 0), // r3 = value
-        instruction(0x07, 3, 0, 0, -24),
+        instruction(0x07, 3, 0, 0, -32),
         instruction(0xB7, 4, 0, 0, 0), // r4 = 0: insert or replace
         // bpf_map_update_elem(r1, r2, r3, r4): where another CPU was first, it sets only this one's.
         instruction(0x85, 0, 0, 0, 2),
         instruction(0x95, 0, 0, 0, 0), // return r0
-    ]
+    ]);
+    program
 }
 
 fn load(program: &[Instruction]) -> Result<OwnedFd, SysError> {
@@ -280,7 +319,13 @@ mod tests {
             Ok(reasons) => reasons,
             Err(error) => return eprintln!("no drop reasons here: {error}"),
         };
-        let mut count = || reasons.read().unwrap().get("NO_SOCKET").copied().unwrap_or(0);
+        let here = if reasons.knows_namespaces {
+            crate::namespace::network_of(&Files::default(), std::process::id()).unwrap()
+        } else {
+            0
+        };
+        let key = (here, "NO_SOCKET".to_owned());
+        let mut count = || reasons.read().unwrap().get(&key).copied().unwrap_or(0);
         let before = count();
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

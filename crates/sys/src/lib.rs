@@ -27,6 +27,7 @@
 pub mod affinity;
 pub mod available;
 pub mod bpf;
+mod btf;
 pub mod clock;
 pub mod copies;
 pub mod counters;

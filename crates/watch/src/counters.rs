@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use daqmeter_record::watched::Unseen;
-use daqmeter_sys::bpf::DropReasons;
+use daqmeter_sys::bpf::{DropReasons, Drops};
 use daqmeter_sys::ethtool::{DriverCounters, Ethtool};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Family, Link, Netlink, SocketKind, SocketState};
@@ -29,6 +29,8 @@ pub(crate) struct Reader {
     ethtool: Option<Ethtool>,
     drivers: BTreeMap<u32, Driver>,
     reasons: Option<DropReasons>,
+    /// Number of the network namespace.
+    pub(crate) namespace: u64,
     /// Names that rows use.
     names: HashSet<&'static str>,
     /// Devices by index, as they were seen last.
@@ -46,8 +48,8 @@ struct Driver {
 /// Counters and sockets at a moment.
 pub(crate) struct Snapshot {
     pub(crate) counts: Counts,
-    /// Packets that were dropped on the whole host, by reason.
-    pub(crate) reasons: Option<BTreeMap<String, u64>>,
+    /// Packets that were dropped on the whole host.
+    pub(crate) reasons: Option<Drops>,
     pub(crate) sockets: Vec<SocketState>,
 }
 
@@ -88,6 +90,8 @@ impl Reader {
             ethtool,
             drivers: BTreeMap::new(),
             reasons: reasons.ok(),
+            namespace: namespace::network_of(files, pid.unwrap_or_else(std::process::id))
+                .unwrap_or(0),
             names: used.copied().collect(),
             devices: BTreeMap::new(),
             unseen,
@@ -163,6 +167,11 @@ impl Reader {
             let sum = places.iter().filter_map(|&at| values.get(at)).sum();
             counts.insert((Of::Driver, link.index, name), sum);
         }
+    }
+
+    /// Drops are known by their namespace; elsewhere those of all namespaces are one.
+    pub(crate) fn knows_namespaces(&self) -> bool {
+        self.reasons.as_ref().is_some_and(|reasons| reasons.knows_namespaces)
     }
 
     /// A socket as it is now; `None` when it was closed.

@@ -7,6 +7,7 @@ use daqmeter_record::watched::{
     LossEffect, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
 };
 use daqmeter_sys::SysError;
+use daqmeter_sys::bpf::Drops;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
 
@@ -34,7 +35,7 @@ pub struct Watch {
     reader: Reader,
     last: Snapshot,
     sums: Counts,
-    reasons: BTreeMap<String, u64>,
+    reasons: Drops,
     sockets: BTreeMap<u64, SocketSum>,
     timeline: Timeline,
     /// Longest delay of a poll.
@@ -81,7 +82,7 @@ impl Watch {
             reader,
             last,
             sums: Counts::new(),
-            reasons: BTreeMap::new(),
+            reasons: Drops::new(),
             sockets: BTreeMap::new(),
             timeline: Timeline::default(),
             latest: Duration::ZERO,
@@ -238,9 +239,15 @@ impl Watch {
         keys.fold(0, |sum, (_, &count)| sum.saturating_add(count))
     }
 
+    /// Packets that were dropped for these reasons in the target's network namespace, or in one
+    /// that is not known.
     fn reason(&self, reasons: &[&str]) -> Option<u64> {
         self.last.reasons.as_ref()?;
-        Some(reasons.iter().filter_map(|&reason| self.reasons.get(reason)).sum())
+        let is_here = |namespace: u64| namespace == 0 || namespace == self.reader.namespace;
+        let found = self.reasons.iter().filter(|((namespace, reason), _)| {
+            is_here(*namespace) && reasons.contains(&reason.as_str())
+        });
+        Some(found.map(|(_, count)| count).sum())
     }
 
     /// Devices whose packets come from a card: those of a bridge, a bond or a VLAN are counted at
@@ -386,12 +393,12 @@ impl Watch {
             let missing = self
                 .sum(Of::Protocols, row.plus)
                 .saturating_sub(self.sum(Of::Protocols, row.minus));
-            add(row, confirmed(missing, self.reason(row.reasons), in_flight))
+            add(row, self.confirmed(missing, self.reason(row.reasons), in_flight))
         });
         let mut confirmed_between = |place, others: u64| {
             rows(place).map_or(0, |row| {
                 let reasons = self.reason(row.reasons).unwrap_or(0).saturating_sub(others);
-                let lost = add(row, confirmed(between, Some(reasons), in_flight));
+                let lost = add(row, self.confirmed(between, Some(reasons), in_flight));
                 between = between.saturating_sub(lost);
                 lost
             })
@@ -418,6 +425,18 @@ impl Watch {
             came_in = went_on;
         }
         (stages, differences)
+    }
+
+    /// Packets of a difference that a reason confirms. Without reasons, a difference that packets
+    /// in flight can explain is none; nor is one whose reason counts those of other namespaces.
+    fn confirmed(&self, missing: u64, by_reason: Option<u64>, in_flight: u64) -> u64 {
+        match by_reason {
+            Some(counted) if counted.abs_diff(missing) <= in_flight => counted,
+            Some(counted) if self.reader.knows_namespaces() => missing.min(counted),
+            Some(_) => 0,
+            None if missing <= 2 * in_flight => 0,
+            None => missing,
+        }
     }
 
     /// Losses at the sockets of the target.
@@ -496,16 +515,5 @@ fn larger_buffer(enough_bytes: u64) -> String {
     match enough_bytes / 2 {
         0 => String::new(),
         set => format!("SO_RCVBUF of {set} in the program, sysctl net.core.rmem_max={set}"),
-    }
-}
-
-/// Packets of a difference that a reason confirms. Without reasons, a difference that packets in
-/// flight can explain is none.
-fn confirmed(missing: u64, by_reason: Option<u64>, in_flight: u64) -> u64 {
-    match by_reason {
-        Some(counted) if counted.abs_diff(missing) <= in_flight => counted,
-        Some(counted) => missing.min(counted),
-        None if missing <= 2 * in_flight => 0,
-        None => missing,
     }
 }
