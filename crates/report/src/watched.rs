@@ -43,6 +43,9 @@ fn answer(watched: &Watched, seconds: f64) -> String {
     let over = format!("in {} s ({rate}/s)", significant(seconds, 3));
     let came = plural(came, "packet");
     match watched.lost() {
+        0 if watched.sockets.is_empty() => {
+            format!("{}: no socket was seen; nothing was lost of {came} {over}", watched.target)
+        }
         0 => format!("{}: nothing was lost of {came} {over}", watched.target),
         lost => format!("{}: {} were lost of {came} {over}", watched.target, plural(lost, "packet")),
     }

@@ -242,3 +242,91 @@ impl Causes {
         causes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader that works and catches up; tests change one thing each.
+    fn evidence() -> Evidence {
+        Evidence {
+            drops: 100,
+            reads: 10_000,
+            run: 0.6,
+            interrupts: 0.05,
+            wait: 0.05,
+            blocked: 0.3,
+            doing: Some(Doing::Read(3)),
+            fd: 3,
+            cpu: 1,
+            taker: None,
+            reader: Some(Reader {
+                task: Task { pid: 7, tid: 8 },
+                name: "rx-2".into(),
+                is_exact: true,
+            }),
+            is_emptied: true,
+            continues: false,
+            length_ns: 3_000_000,
+            more_bytes: 50_000,
+        }
+    }
+
+    fn named(seen: &Evidence) -> WatchedCause {
+        let root = tempfile::tempdir().unwrap();
+        for (pid, name) in [(7, "recorder"), (21, "ksoftirqd/1"), (22, "backup")] {
+            let folder = root.path().join(format!("proc/{pid}/fd"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("../comm"), name).unwrap();
+        }
+        std::os::unix::fs::symlink("/data/run7.dat", root.path().join("proc/7/fd/5")).unwrap();
+        let mut causes = Causes::default();
+        causes.add(&Files::below(root.path()), seen);
+        causes.sorted().remove(0)
+    }
+
+    #[test]
+    fn each_cause_is_named_by_what_was_seen() {
+        let check = |seen: Evidence, cause: &str, text: &str| {
+            let found = named(&seen);
+            assert_eq!(found.cause, cause, "{seen:?}");
+            assert!(found.text.contains(text), "{}", found.text);
+        };
+        let seen = evidence();
+        check(seen.clone(), "burst", "packets came faster than thread rx-2 reads");
+        let full = Evidence { is_emptied: false, run: 0.95, drops: 5_000, ..seen.clone() };
+        check(full.clone(), "slow program", "worked 95 % of the time, and all packets take 142 %");
+        let writes = Evidence { doing: Some(Doing::Write(5)), run: 0.2, blocked: 0.7, ..seen.clone() };
+        check(writes, "blocked by a file", "writing /data/run7.dat");
+        let locked = Evidence { doing: Some(Doing::Lock), run: 0.2, blocked: 0.7, ..seen.clone() };
+        check(locked, "blocked by a lock", "another thread");
+        let waits = Evidence { wait: 0.7, run: 0.1, taker: Some((22, 0.6)), ..seen.clone() };
+        check(waits.clone(), "CPU taken", "waited for CPU 1: backup (22, 60 %) had it");
+        check(Evidence { taker: Some((21, 0.6)), ..waits }, "interrupts", "had its CPU 1");
+        check(Evidence { interrupts: 0.7, run: 0.1, ..seen.clone() }, "interrupts", "CPU 1");
+        check(Evidence { reader: None, ..full }, "reader not seen", "another user's");
+    }
+
+    #[test]
+    fn time_in_which_a_reader_waits_for_data_is_no_cause() {
+        let idle = Evidence { run: 0.1, wait: 0.2, blocked: 0.65, is_emptied: false, ..evidence() };
+        assert_eq!(named(&idle).cause, "CPU taken");
+    }
+
+    #[test]
+    fn a_reader_that_would_keep_up_with_its_whole_cpu_is_not_slow() {
+        let seen = Evidence { run: 0.45, interrupts: 0.5, is_emptied: false, drops: 9_000, ..evidence() };
+        assert!(seen.needs() < 1.0);
+        assert_eq!(named(&seen).cause, "interrupts");
+    }
+
+    #[test]
+    fn bursts_add_up() {
+        let mut causes = Causes::default();
+        let files = Files::below("/nonexistent");
+        causes.add(&files, &evidence());
+        causes.add(&files, &Evidence { more_bytes: 70_000, length_ns: 1, ..evidence() });
+        causes.add(&files, &Evidence { continues: true, ..evidence() });
+        assert_eq!((causes.bursts, causes.longest_ns, causes.more_bytes), (2, 3_000_000, 70_000));
+    }
+}

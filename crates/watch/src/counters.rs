@@ -18,7 +18,9 @@ use crate::stages::{self, BACKLOG, BYTES, Of, PACKETS, REFUSED, ROWS};
 pub(crate) type Key = (Of, u32, &'static str);
 pub(crate) type Counts = BTreeMap<Key, u64>;
 
-const SOCKETS: [SocketKind; 3] = [SocketKind::Udp4, SocketKind::Udp6, SocketKind::Packet];
+const DATAGRAMS: [SocketKind; 3] = [SocketKind::Udp4, SocketKind::Udp6, SocketKind::Packet];
+/// A host may have ten thousands of connections, so those of a program or a port are read only.
+const CONNECTIONS: [SocketKind; 2] = [SocketKind::Tcp4, SocketKind::Tcp6];
 
 /// Open sources of counters. Files of `/proc` stay those of the namespace after its last process.
 pub(crate) struct Reader {
@@ -26,6 +28,7 @@ pub(crate) struct Reader {
     backlogs: File,
     route: Netlink,
     sockets: Netlink,
+    kinds: Vec<SocketKind>,
     ethtool: Option<Ethtool>,
     drivers: BTreeMap<u32, Driver>,
     reasons: Option<DropReasons>,
@@ -55,7 +58,11 @@ pub(crate) struct Snapshot {
 
 impl Reader {
     /// Opens the sources in the network namespace of a process, or in our own.
-    pub(crate) fn open(files: &Files, pid: Option<u32>) -> Result<Reader, SysError> {
+    pub(crate) fn open(
+        files: &Files,
+        pid: Option<u32>,
+        with_connections: bool,
+    ) -> Result<Reader, SysError> {
         let entered = namespace::within(pid, || {
             let sockets = Netlink::open(Family::SocketDiagnosis)?;
             Ok((Netlink::open(Family::Route)?, sockets, Ethtool::open().ok()))
@@ -87,6 +94,11 @@ impl Reader {
             backlogs: open("softnet_stat")?,
             route,
             sockets,
+            kinds: if with_connections {
+                [DATAGRAMS.as_slice(), &CONNECTIONS].concat()
+            } else {
+                DATAGRAMS.to_vec()
+            },
             ethtool,
             drivers: BTreeMap::new(),
             reasons: reasons.ok(),
@@ -117,7 +129,7 @@ impl Reader {
             }
         }
         let mut sockets = Vec::new();
-        for kind in SOCKETS {
+        for &kind in &self.kinds {
             // A kernel without the diagnosis of packet sockets has the others.
             sockets.extend(self.sockets.sockets(kind).unwrap_or_default());
         }

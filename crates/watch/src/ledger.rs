@@ -19,6 +19,9 @@ use crate::stages::{
 use crate::target::{self, Owner, Port, Target};
 use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
 
+/// Of `include/net/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
+
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     #[error(transparent)]
@@ -50,6 +53,9 @@ struct SocketSum {
     is_of_target: bool,
     drops: u64,
     most_filled_bytes: u32,
+    looks: u32,
+    /// Looks at which a connection offered its peer no window.
+    closed: u32,
     causes: Causes,
 }
 
@@ -72,7 +78,7 @@ impl Watch {
             Target::Process(pid) => format!("{} ({pid})", target::name_of(files, pid)),
             Target::Port(port) => port.to_string(),
         };
-        let mut reader = Reader::open(files, pid)?;
+        let mut reader = Reader::open(files, pid, target != Target::Host)?;
         let mut last = reader.snapshot()?;
         let sockets = std::mem::take(&mut last.sockets);
         let mut watch = Watch {
@@ -209,6 +215,8 @@ impl Watch {
                     owner: owner.cloned().unwrap_or_default(),
                     drops: state.drops.into(),
                     most_filled_bytes: 0,
+                    looks: 0,
+                    closed: 0,
                     causes: Causes::default(),
                     state: state.clone(),
                 }
@@ -217,6 +225,9 @@ impl Watch {
                 Gain::By(gained) | Gain::Reset(gained) => gained,
             };
             sum.drops += gained;
+            sum.looks += 1;
+            let is_closed = state.tcp.is_some_and(|tcp| tcp.window_bytes == Some(0));
+            sum.closed += u32::from(is_closed && state.state == ESTABLISHED);
             sum.most_filled_bytes = sum.most_filled_bytes.max(state.filled_bytes);
             sum.state = state;
         }
@@ -290,8 +301,18 @@ impl Watch {
             losses,
             sockets,
             unseen: self.unseen(),
-            notes: self.notes.iter().cloned().chain(self.late()).collect(),
+            notes: self.notes.iter().cloned().chain(self.closed()).chain(self.late()).collect(),
         }
+    }
+
+    /// Connections whose program reads too slowly: TCP makes the sender wait.
+    fn closed(&self) -> impl Iterator<Item = String> {
+        let closed = self.sockets.values().filter(|socket| socket.is_of_target && socket.closed > 0);
+        closed.map(|socket| {
+            let (name, owner) = (self.name_of(&socket.state), &socket.owner.name);
+            let (closed, looks) = (socket.closed, socket.looks);
+            format!("{name} of {owner}: it made its sender wait at {closed} of {looks} looks")
+        })
     }
 
     fn late(&self) -> Option<String> {
@@ -442,13 +463,16 @@ impl Watch {
     /// Losses at the sockets of the target.
     fn socket_losses(&self) -> Vec<WatchedLoss> {
         let full = self.sum(Of::Protocols, BUFFER_FULL);
-        let is_udp = |socket: &&SocketSum| socket.state.kind != SocketKind::Packet;
+        let is_udp =
+            |socket: &&SocketSum| matches!(socket.state.kind, SocketKind::Udp4 | SocketKind::Udp6);
         let known: u64 = self.sockets.values().filter(is_udp).map(|socket| socket.drops).sum();
         // A socket's drops are also those of wrong checksums and of its filter, which have rows of
         // their own.
         let others = known.saturating_sub(full);
         let mut losses = Vec::new();
-        for socket in self.sockets.values().filter(|socket| socket.is_of_target) {
+        let is_tcp = |socket: &SocketSum| socket.state.tcp.is_some();
+        let of_target = self.sockets.values().filter(|socket| socket.is_of_target);
+        for socket in of_target.filter(|socket| !is_tcp(socket)) {
             let is_packet = socket.state.kind == SocketKind::Packet;
             let drops = match is_packet {
                 true => socket.drops,
