@@ -8,7 +8,10 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::btf::Btf;
 use crate::host::Files;
@@ -97,8 +100,7 @@ pub struct DropReasons {
     /// Names of pairs that were seen.
     seen: BTreeMap<Pair, String>,
     symbols: Option<KernelSymbols>,
-    map: OwnedFd,
-    per_cpu: Vec<u64>,
+    map: Map<3>,
     /// Drops are told apart by the namespace of the packet's device.
     pub knows_namespaces: bool,
     /// Keep the program attached.
@@ -114,9 +116,7 @@ impl DropReasons {
     /// reasons (before 5.17).
     pub fn open(files: &Files) -> Result<DropReasons, SysError> {
         let names = reason_names(files)?;
-        let attributes = Attributes::new(&[MAP_PER_CPU_HASH, 24, 8, MAX_PAIRS]);
-        // SAFETY: the command takes numbers only.
-        let map = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map of drop reasons (root)") }?;
+        let map = Map::open(MAP_PER_CPU_HASH, 1, possible_cpus(files), MAX_PAIRS)?;
         let fields = Btf::of_kernel(files).and_then(|btf| {
             Some([
                 btf.offset("sk_buff", &["dev"])?,
@@ -124,7 +124,7 @@ impl DropReasons {
                 btf.offset("net", &["ns", "inum"])?,
             ])
         });
-        let program = load(&program(map.as_raw_fd(), fields))?;
+        let program = load(PROGRAM_RAW_TRACEPOINT, &program(map.fd.as_raw_fd(), fields))?;
         let attributes = Attributes::new(&[0, 0, program.as_raw_fd().cast_unsigned()]);
         let attributes = attributes.with(0, c"kfree_skb".as_ptr());
         // SAFETY: the name ends with a zero byte.
@@ -135,7 +135,6 @@ impl DropReasons {
             seen: BTreeMap::new(),
             symbols: None,
             map,
-            per_cpu: vec![0; possible_cpus(files)],
             knows_namespaces: fields.is_some(),
             _program: program,
             _tracepoint: tracepoint,
@@ -149,30 +148,16 @@ impl DropReasons {
     /// The map cannot be read.
     pub fn read(&mut self) -> Result<Drops, SysError> {
         let mut counts = Drops::new();
-        let map = self.map.as_raw_fd().cast_unsigned();
-        let mut pair: Pair;
-        let mut next: Pair = [0; 3];
-        let per_cpu = self.per_cpu.as_mut_ptr();
-        let mut before: *const Pair = std::ptr::null();
-        loop {
-            let attributes = Attributes::new(&[map]).with(2, before).with(4, &raw mut next);
-            // SAFETY: both keys have 24 bytes; without one before, the kernel gives the first.
-            match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read drop reasons") } {
-                Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(counts),
-                done => done?,
-            };
-            pair = next;
-            before = &raw const pair;
-            let attributes = Attributes::new(&[map]).with(2, before).with(4, per_cpu.cast_const());
-            // SAFETY: the key has 24 bytes, and there are 8 bytes for each possible CPU.
-            unsafe { bpf(MAP_LOOKUP, &attributes, "read drop reasons") }?;
-            let count: u64 = self.per_cpu.iter().sum();
+        let mut found = Vec::new();
+        self.map.read(|pair, by_cpu| found.push((pair, by_cpu.iter().sum::<u64>())))?;
+        for (pair, count) in found {
             let name = match self.seen.get(&pair) {
                 Some(name) => name.clone(),
                 None => self.name(pair),
             };
             *counts.entry((pair[2], name)).or_default() += count;
         }
+        Ok(counts)
     }
 
     fn name(&mut self, pair: Pair) -> String {
@@ -248,14 +233,57 @@ fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
     program
 }
 
-fn load(program: &[Instruction]) -> Result<OwnedFd, SysError> {
+fn load(kind: u32, program: &[Instruction]) -> Result<OwnedFd, SysError> {
     let license = CString::new("Dual MIT/GPL").expect("no zero byte");
     let count = u32::try_from(program.len()).expect("a short program");
-    let attributes = Attributes::new(&[PROGRAM_RAW_TRACEPOINT, count])
-        .with(2, program.as_ptr())
-        .with(4, license.as_ptr());
+    let attributes =
+        Attributes::new(&[kind, count]).with(2, program.as_ptr()).with(4, license.as_ptr());
     // SAFETY: instructions and license outlive the call.
-    unsafe { bpf_open(PROGRAM_LOAD, &attributes, "load a program that counts drops") }
+    unsafe { bpf_open(PROGRAM_LOAD, &attributes, "load a program into the kernel (root)") }
+}
+
+/// A map of the kernel from keys of `K` words to values of `V` words of 64 bits.
+#[derive(Debug)]
+struct Map<const K: usize> {
+    fd: OwnedFd,
+    /// Words of a value; for a map by CPU one for each possible CPU.
+    value: Vec<u64>,
+}
+
+impl<const K: usize> Map<K> {
+    fn open(kind: u32, value_words: u32, words: usize, entries: u32) -> Result<Map<K>, SysError> {
+        let key_bytes = u32::try_from(8 * K).expect("a short key");
+        let attributes = Attributes::new(&[kind, key_bytes, 8 * value_words, entries]);
+        // SAFETY: the command takes numbers only.
+        let fd = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map in the kernel (root)") }?;
+        Ok(Map { fd, value: vec![0; words] })
+    }
+
+    /// Passes each entry on.
+    fn read(&mut self, mut each: impl FnMut([u64; K], &[u64])) -> Result<(), SysError> {
+        let map = self.fd.as_raw_fd().cast_unsigned();
+        let (mut key, mut next) = ([0_u64; K], [0_u64; K]);
+        let mut before: *const [u64; K] = std::ptr::null();
+        loop {
+            let attributes = Attributes::new(&[map]).with(2, before).with(4, &raw mut next);
+            // SAFETY: both keys have the map's size; without one before, the kernel gives the first.
+            match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read a map of the kernel") } {
+                Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(()),
+                done => done?,
+            };
+            key.copy_from_slice(&next);
+            before = &raw const key;
+            let value = self.value.as_mut_ptr().cast_const();
+            let attributes = Attributes::new(&[map]).with(2, before).with(4, value);
+            // SAFETY: the key has the map's size, and there is room for a value of each CPU.
+            match unsafe { bpf(MAP_LOOKUP, &attributes, "read a map of the kernel") } {
+                // The entry was replaced meanwhile.
+                Err(error) if error.errno() == Some(libc::ENOENT) => continue,
+                done => done?,
+            };
+            each(key, &self.value);
+        }
+    }
 }
 
 /// Names of reasons by number, from the format of the tracepoint: numbers differ between kernels.
@@ -280,6 +308,205 @@ fn reason_names(files: &Files) -> Result<Vec<Option<String>>, SysError> {
     let missing = std::io::Error::other("this kernel tells no reasons (Linux 5.17 does)");
     let is_known = names.iter().any(Option::is_some);
     if is_known { Ok(names) } else { Err(failed("skb:kfree_skb")(missing)) }
+}
+
+/// Place of a number in the payload of UDP datagrams to a port, which the sender counts up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    pub port: u16,
+    /// Bytes before the number in the payload.
+    pub offset: u16,
+    /// Width of the number in bytes: 1, 2, 4 or 8.
+    pub bytes: u8,
+    pub is_big_endian: bool,
+}
+
+/// Datagrams of one sender, as they came to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    pub from: SocketAddrV4,
+    pub seen: u64,
+    /// Numbers that were left out.
+    pub missing: u64,
+    /// Datagrams with a number below that before: late ones, which fill a gap, or doubled ones.
+    pub late: u64,
+}
+
+/// Sees the numbers of datagrams before IP does, in a filter of a packet socket, which passes
+/// nothing on: IPv4, in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct SequenceTap {
+    map: Map<1>,
+    _socket: Socket,
+}
+
+/// Words of a flow: next number, seen, missing, late.
+const FLOW_WORDS: u32 = 4;
+const MAX_FLOWS: u32 = 1024;
+
+impl SequenceTap {
+    /// # Errors
+    /// The process may not (CAP_NET_RAW and CAP_BPF).
+    pub fn open(sequence: Sequence) -> Result<SequenceTap, SysError> {
+        const MAP_HASH: u32 = 1;
+        const PROGRAM_SOCKET_FILTER: u32 = 1;
+        const ALL_PROTOCOLS: i32 = 3;
+        let map = Map::open(MAP_HASH, FLOW_WORDS, FLOW_WORDS as usize, MAX_FLOWS)?;
+        let program = load(PROGRAM_SOCKET_FILTER, &counts_numbers(map.fd.as_raw_fd(), sequence))?;
+        let call = "open a packet socket for --sequence (root)";
+        let nothing = Protocol::from(0);
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(nothing)).map_err(failed(call))?;
+        let filter = program.as_raw_fd();
+        let (value, bytes) = ((&raw const filter).cast(), size_of_val(&filter));
+        let bytes = libc::socklen_t::try_from(bytes).expect("4");
+        let fd = socket.as_raw_fd();
+        // SAFETY: the pointer is to an int that outlives the call, the length is its own.
+        let set = unsafe {
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, value, bytes)
+        };
+        if set < 0 {
+            return Err(SysError::last(call));
+        }
+        // SAFETY: an all-zero address of the family is valid; the fields set are its own.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as libc::sa_family_t;
+        address.sll_protocol = (ALL_PROTOCOLS as u16).to_be();
+        let bytes = libc::socklen_t::try_from(size_of_val(&address)).expect("20");
+        // SAFETY: pointer and length are those of the address.
+        if unsafe { libc::bind(fd, (&raw const address).cast(), bytes) } < 0 {
+            return Err(SysError::last(call));
+        }
+        Ok(SequenceTap { map, _socket: socket })
+    }
+
+    /// # Errors
+    /// The map cannot be read.
+    pub fn read(&mut self) -> Result<Vec<Flow>, SysError> {
+        let mut flows = Vec::new();
+        self.map.read(|[from], value| {
+            let address = Ipv4Addr::from_bits((from >> 16 & 0xFFFF_FFFF) as u32);
+            flows.push(Flow {
+                from: SocketAddrV4::new(address, (from & 0xFFFF) as u16),
+                seen: value[1],
+                missing: value[2],
+                late: value[3],
+            });
+        })?;
+        Ok(flows)
+    }
+}
+
+/// Filter of a packet socket: finds the number of a datagram, compares it with the next one of its
+/// sender, and passes nothing on. A load beyond the packet ends the program with 0.
+fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
+    const STACK: u8 = 10;
+    const OUTGOING: i32 = 4;
+    const UDP: i32 = 17;
+    const BYTE: u8 = 0x10;
+    const HALF: u8 = 0x08;
+    const WORD: u8 = 0x00;
+    // Loads of packet bytes, from a place or from r7 on, give r0 in the host's order.
+    let at = |width: u8, place: i32| instruction(0x20 | width, 0, 0, 0, place);
+    let behind = |width: u8, place: i32| instruction(0x40 | width, 0, 7, 0, place);
+    let mut program = vec![
+        instruction(0xBF, 6, 1, 0, 0),     // r6 = packet, where loads expect it
+        instruction(0x61, 0, 6, 4, 0),     // r0 = its type
+        instruction(0x15, 0, 0, -1, OUTGOING),
+        instruction(0x61, 0, 6, 16, 0),    // r0 = protocol, in the order of the network
+        instruction(0x55, 0, 0, -1, i32::from(0x0800_u16.to_be())),
+        at(BYTE, 9),                       // r0 = protocol of IP
+        instruction(0x55, 0, 0, -1, UDP),
+        at(HALF, 6),                       // r0 = fragment
+        instruction(0x57, 0, 0, 0, 0x1FFF),
+        instruction(0x55, 0, 0, -1, 0),
+        at(WORD, 12),                      // r9 = sender: address << 16 | port
+        instruction(0xBF, 9, 0, 0, 0),
+        instruction(0x67, 9, 0, 0, 16),
+        at(BYTE, 0),                       // r7 = bytes of the header
+        instruction(0x57, 0, 0, 0, 0x0F),
+        instruction(0x67, 0, 0, 0, 2),
+        instruction(0xBF, 7, 0, 0, 0),
+        behind(HALF, 2),                   // r0 = port
+        instruction(0x55, 0, 0, -1, i32::from(sequence.port)),
+        behind(HALF, 0),
+        instruction(0x4F, 9, 0, 0, 0),
+        instruction(0x7B, STACK, 9, -8, 0), // key = r9
+    ];
+    let place = 8 + i32::from(sequence.offset);
+    let bits = 8 * i32::from(sequence.bytes);
+    program.extend(match sequence.bytes {
+        1 => vec![behind(BYTE, place), instruction(0xBF, 8, 0, 0, 0)],
+        2 => vec![behind(HALF, place), instruction(0xBF, 8, 0, 0, 0)],
+        4 => vec![behind(WORD, place), instruction(0xBF, 8, 0, 0, 0)],
+        _ => vec![
+            behind(WORD, place),
+            instruction(0xBF, 8, 0, 0, 0),
+            instruction(0x67, 8, 0, 0, 32),
+            behind(WORD, place + 4),
+            instruction(0x4F, 8, 0, 0, 0),
+        ],
+    });
+    if !sequence.is_big_endian && bits > 8 {
+        program.push(instruction(0xDC, 8, 0, 0, bits)); // swap the bytes of r8
+    }
+    program.extend([
+        instruction(0x18, 1, 1, 0, map), // r0 = lookup(map, key)
+        instruction(0, 0, 0, 0, 0),
+        instruction(0xBF, 2, STACK, 0, 0),
+        instruction(0x07, 2, 0, 0, -8),
+        instruction(0x85, 0, 0, 0, 1),
+        instruction(0x15, 0, 0, -2, 0), // a new sender
+        instruction(0x79, 2, 0, 0, 0),  // r1 = number - next, in the width of the number, signed
+        instruction(0xBF, 1, 8, 0, 0),
+        instruction(0x1F, 1, 2, 0, 0),
+        instruction(0x67, 1, 0, 0, 64 - bits),
+        instruction(0x65, 1, 0, 4, -1), // if r1 > -1: skip what counts a late one
+        instruction(0x79, 3, 0, 24, 0),
+        instruction(0x07, 3, 0, 0, 1),
+        instruction(0x7B, 0, 3, 24, 0),
+        instruction(0x05, 0, 0, 7, 0),
+        instruction(0x77, 1, 0, 0, 64 - bits), // missing += r1
+        instruction(0x79, 3, 0, 16, 0),
+        instruction(0x0F, 3, 1, 0, 0),
+        instruction(0x7B, 0, 3, 16, 0),
+        instruction(0xBF, 1, 8, 0, 0), // next = number + 1
+        instruction(0x07, 1, 0, 0, 1),
+        instruction(0x7B, 0, 1, 0, 0),
+        instruction(0x79, 3, 0, 8, 0), // seen += 1
+        instruction(0x07, 3, 0, 0, 1),
+        instruction(0x7B, 0, 3, 8, 0),
+        instruction(0x05, 0, 0, -1, 0),
+    ]);
+    let new = program.len();
+    program.extend([
+        instruction(0x07, 8, 0, 0, 1), // value = number + 1, 1, 0, 0
+        instruction(0x7B, STACK, 8, -40, 0),
+        instruction(0xB7, 1, 0, 0, 1),
+        instruction(0x7B, STACK, 1, -32, 0),
+        instruction(0xB7, 1, 0, 0, 0),
+        instruction(0x7B, STACK, 1, -24, 0),
+        instruction(0x7B, STACK, 1, -16, 0),
+        instruction(0x18, 1, 1, 0, map), // update(map, key, value, 0)
+        instruction(0, 0, 0, 0, 0),
+        instruction(0xBF, 2, STACK, 0, 0),
+        instruction(0x07, 2, 0, 0, -8),
+        instruction(0xBF, 3, STACK, 0, 0),
+        instruction(0x07, 3, 0, 0, -40),
+        instruction(0xB7, 4, 0, 0, 0),
+        instruction(0x85, 0, 0, 0, 2),
+    ]);
+    let end = program.len();
+    program.extend([instruction(0xB7, 0, 0, 0, 0), instruction(0x95, 0, 0, 0, 0)]);
+    // Jumps of -1 go to the end, those of -2 to a new sender.
+    for (at, one) in program.iter_mut().enumerate() {
+        let to = match (one.code & 0x07, one.offset) {
+            (0x05, -1) => end,
+            (0x05, -2) => new,
+            _ => continue,
+        };
+        one.offset = i16::try_from(to - at - 1).expect("a short program");
+    }
+    program
 }
 
 fn possible_cpus(files: &Files) -> usize {
@@ -333,5 +560,35 @@ mod tests {
             sender.send_to(b"nobody takes this", closed).unwrap();
         }
         assert!(count() >= before + 10);
+    }
+
+    #[test]
+    fn numbers_that_are_left_out_are_counted_before_ip() {
+        for (bytes, is_big_endian) in [(1, true), (2, false), (4, true), (8, false), (8, true)] {
+            let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let to = receiver.local_addr().unwrap();
+            let sequence = Sequence { port: to.port(), offset: 3, bytes, is_big_endian };
+            let mut tap = match SequenceTap::open(sequence) {
+                Ok(tap) => tap,
+                Err(error) => return eprintln!("no tap here: {error}"),
+            };
+            let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            // 300 numbers wrap one byte; each tenth is left out, and one comes late.
+            let numbers = (0..300_u64).filter(|number| number % 10 != 5);
+            for number in numbers.chain([5, 300]) {
+                let mut datagram = vec![0xEE; 3];
+                let width = usize::from(bytes);
+                match is_big_endian {
+                    true => datagram.extend(&number.to_be_bytes()[8 - width..]),
+                    false => datagram.extend(&number.to_le_bytes()[..width]),
+                }
+                sender.send_to(&datagram, to).unwrap();
+            }
+            sender.send_to(b"no", to).unwrap();
+            let flows = tap.read().unwrap();
+            let flow = flows.iter().find(|flow| flow.from.port() == sender.local_addr().unwrap().port());
+            let flow = flow.unwrap();
+            assert_eq!((flow.seen, flow.missing, flow.late), (272, 30, 1), "{bytes} bytes");
+        }
     }
 }

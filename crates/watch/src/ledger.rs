@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use daqmeter_record::units::plural;
 use daqmeter_record::watched::{
     LossEffect, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
 };
-use daqmeter_sys::SysError;
-use daqmeter_sys::bpf::Drops;
+use daqmeter_sys::bpf::{Drops, Flow, Sequence, SequenceTap};
+use daqmeter_sys::{SysError, namespace};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
 
@@ -41,6 +42,8 @@ pub struct Watch {
     reasons: Drops,
     sockets: BTreeMap<u64, SocketSum>,
     timeline: Timeline,
+    tap: Option<SequenceTap>,
+    flows: Vec<Flow>,
     /// Longest delay of a poll.
     latest: Duration,
     notes: BTreeSet<String>,
@@ -65,20 +68,25 @@ impl Watch {
     /// # Errors
     /// The process is not there, or its network namespace cannot be entered; `/proc` or netlink
     /// cannot be read.
-    pub fn open(files: &Files, target: Target) -> Result<Watch, WatchError> {
-        let pid = match target {
-            Target::Process(pid) => Some(pid),
-            Target::Host | Target::Port(_) => None,
-        };
+    pub fn open(
+        files: &Files,
+        target: Target,
+        sequence: Option<Sequence>,
+    ) -> Result<Watch, WatchError> {
+        let pid = target.pid;
         if let Some(pid) = pid.filter(|pid| !files.root().join(format!("proc/{pid}")).exists()) {
             return Err(WatchError::NoProcess(pid));
         }
-        let name = match target {
-            Target::Host => "this host".to_owned(),
-            Target::Process(pid) => format!("{} ({pid})", target::name_of(files, pid)),
-            Target::Port(port) => port.to_string(),
+        let process = pid.map(|pid| format!("{} ({pid})", target::name_of(files, pid)));
+        let name = match (process, target.port) {
+            (None, None) => "this host".to_owned(),
+            (Some(process), None) => process,
+            (None, Some(port)) => port.to_string(),
+            (Some(process), Some(port)) => format!("{port} of {process}"),
         };
-        let mut reader = Reader::open(files, pid, target != Target::Host)?;
+        let tap = sequence.map(|of| namespace::within(pid, || SequenceTap::open(of)).flatten());
+        let tap = tap.transpose()?;
+        let mut reader = Reader::open(files, pid, !target.is_host())?;
         let mut last = reader.snapshot()?;
         let sockets = std::mem::take(&mut last.sockets);
         let mut watch = Watch {
@@ -91,6 +99,8 @@ impl Watch {
             reasons: Drops::new(),
             sockets: BTreeMap::new(),
             timeline: Timeline::default(),
+            tap,
+            flows: Vec::new(),
             latest: Duration::ZERO,
             notes: BTreeSet::new(),
         };
@@ -145,7 +155,7 @@ impl Watch {
         let mut sockets: Vec<&SocketSum> =
             self.sockets.values().filter(|socket| socket.is_of_target).collect();
         sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
-        let is_all = self.target == Target::Host;
+        let is_all = self.target.is_host();
         for socket in sockets.into_iter().take(MAX_TRACKS) {
             if !is_all || socket.drops > 0 {
                 self.timeline.follow(&self.files, &socket.state, &socket.owner);
@@ -188,6 +198,9 @@ impl Watch {
         }
         let sockets = std::mem::take(&mut now.sockets);
         self.add_sockets(sockets);
+        if let Some(tap) = &mut self.tap {
+            self.flows = tap.read()?;
+        }
         self.last = now;
         Ok(())
     }
@@ -195,10 +208,7 @@ impl Watch {
     fn add_sockets(&mut self, states: Vec<SocketState>) {
         let is_new = |state: &SocketState| !self.sockets.contains_key(&state.cookie);
         let owners = if states.iter().any(is_new) {
-            let of = match self.target {
-                Target::Process(pid) => Some(target::family(&self.files, pid)),
-                Target::Host | Target::Port(_) => None,
-            };
+            let of = self.target.pid.map(|pid| target::family(&self.files, pid));
             target::owners(&self.files, of.as_ref())
         } else {
             BTreeMap::new()
@@ -207,11 +217,8 @@ impl Watch {
             let sum = self.sockets.entry(state.cookie).or_insert_with(|| {
                 let owner = owners.get(&state.inode);
                 SocketSum {
-                    is_of_target: match self.target {
-                        Target::Host => true,
-                        Target::Process(_) => owner.is_some(),
-                        Target::Port(port) => is_at(&state, port),
-                    },
+                    is_of_target: (self.target.pid.is_none() || owner.is_some())
+                        && self.target.port.is_none_or(|port| is_at(&state, port)),
                     owner: owner.cloned().unwrap_or_default(),
                     drops: state.drops.into(),
                     most_filled_bytes: 0,
@@ -281,6 +288,7 @@ impl Watch {
         }
         let (stages, differences) = self.stages(&losses);
         losses.extend(differences);
+        losses.extend(self.lost_before(&losses));
         losses.extend(self.socket_losses());
         losses.sort_by_key(|loss| std::cmp::Reverse(loss.packets));
         let sockets = self.sockets.values().filter(|socket| socket.is_of_target);
@@ -370,6 +378,33 @@ impl Watch {
             longest_ns: 0,
             enough_bytes: 0,
         }
+    }
+
+    /// Numbers that are missing where packets come in, less the packets that were lost before that
+    /// place on this host.
+    fn lost_before(&self, losses: &[WatchedLoss]) -> Option<WatchedLoss> {
+        const SEEN_BY_TAP: WatchedPlace = WatchedPlace::TrafficControl;
+        let missing: u64 =
+            self.flows.iter().map(|flow| flow.missing.saturating_sub(flow.late)).sum();
+        let here = losses.iter().filter(|loss| loss.place < SEEN_BY_TAP);
+        let here: u64 = here.map(|loss| loss.packets).sum();
+        let row = Row {
+            place: WatchedPlace::BeforeThisHost,
+            of: Of::Difference,
+            plus: &[],
+            minus: &[],
+            reasons: &[],
+            reason: "their numbers are missing in what came to this host, and it dropped none of them",
+            effect: LossEffect::Lost,
+            change: "look at the switches on the way, and at the sender: its ethtool -S and tc -s qdisc",
+        };
+        let packets = missing.saturating_sub(here);
+        (packets > 0).then(|| {
+            let seen: u64 = self.flows.iter().map(|flow| flow.seen).sum();
+            let flows = plural(self.flows.len() as u64, "sender");
+            let by = format!("gaps in the numbers of {seen} datagrams of {flows}");
+            self.loss(&row, String::new(), packets, by)
+        })
     }
 
     /// Counts of each stage, and the losses that only show between two of them.
@@ -504,7 +539,7 @@ impl Watch {
             });
         }
         let closed = full.saturating_sub(known);
-        if closed > 0 && self.target == Target::Host {
+        if closed > 0 && self.target.is_host() {
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
                 at: "sockets that were closed".to_owned(),

@@ -14,4 +14,4 @@ mod threads;
 mod timeline;
 
 pub use ledger::{Watch, WatchError};
-pub use target::{Port, Target};
+pub use target::{Port, Target, sequence};

@@ -7,13 +7,18 @@ use std::str::FromStr;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{SocketKind, SocketState};
 
-/// Receivers that are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    Host,
-    /// A process and those that it starts.
-    Process(u32),
-    Port(Port),
+/// Receivers that are watched; all of this host without a process and a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// A process, and those that it starts.
+    pub pid: Option<u32>,
+    pub port: Option<Port>,
+}
+
+impl Target {
+    pub fn is_host(self) -> bool {
+        self == Target::default()
+    }
 }
 
 /// A local port, as `udp/5000`.
@@ -36,6 +41,27 @@ impl FromStr for Port {
             ("tcp", _) => Ok(Port { is_tcp: true, number }),
             _ => Err(wanted()),
         }
+    }
+}
+
+/// Reads the place of a number in datagrams, as `offset=8,bytes=4,big`.
+pub fn sequence(text: &str) -> Result<(u16, u8, bool), String> {
+    let wrong = || {
+        format!("`{text}` is no place of a number: write offset=8,bytes=4,big (or little)")
+    };
+    let (mut offset, mut bytes, mut is_big_endian) = (0, None, None);
+    for word in text.split(',') {
+        match word.split_once('=') {
+            Some(("offset", value)) => offset = value.parse().map_err(|_| wrong())?,
+            Some(("bytes", value)) => bytes = value.parse().ok(),
+            None if word == "big" || word == "little" => is_big_endian = Some(word == "big"),
+            _ => return Err(wrong()),
+        }
+    }
+    match (bytes, is_big_endian) {
+        (Some(1), order) => Ok((offset, 1, order.unwrap_or(true))),
+        (Some(bytes @ (2 | 4 | 8)), Some(is_big_endian)) => Ok((offset, bytes, is_big_endian)),
+        _ => Err(wrong()),
     }
 }
 
@@ -127,6 +153,15 @@ mod tests {
         for wrong in ["5000", "udp/", "udp/0", "udp/65536", "sctp/5", "udp/5000/1", ""] {
             let error = wrong.parse::<Port>().unwrap_err();
             assert!(error.contains("udp/5000 or tcp/5000"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_number_has_a_place_a_width_and_an_order() {
+        assert_eq!(sequence("offset=8,bytes=4,big"), Ok((8, 4, true)));
+        assert_eq!(sequence("bytes=8,little"), Ok((0, 8, false)));
+        for wrong in ["", "offset=8", "bytes=3,big", "bytes=4", "offset=-1,bytes=1", "at=3,bytes=1"] {
+            assert!(sequence(wrong).unwrap_err().contains("offset=8,bytes=4,big"), "{wrong}");
         }
     }
 
