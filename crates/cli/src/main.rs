@@ -3,6 +3,7 @@
 
 mod ab;
 mod arguments;
+mod command;
 mod compare;
 mod context;
 mod copy;

@@ -1,10 +1,11 @@
 //! `daqmeter watch`: where a receiver that is already running loses its data.
 
-use std::process::ExitCode;
+use std::io::BufReader;
+use std::process::{Child, ChildStdout, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daqmeter_harness::Tally;
+use daqmeter_harness::{Tally, next_line};
 use daqmeter_record::watched::Watched;
 use daqmeter_record::{Counter, EngineInfo, Sections, Workload};
 use daqmeter_report::watched;
@@ -12,10 +13,13 @@ use daqmeter_sys::bpf::Sequence;
 use daqmeter_sys::host::Files;
 use daqmeter_watch::{Port, Target, Watch, sequence};
 
+use regex_lite::Regex;
+
 use crate::arguments::duration;
+use crate::command::{end, start};
 use crate::context::context;
 use crate::interrupt;
-use crate::output::{CANNOT_TELL, Ended, FAILED, Failure};
+use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit};
 use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
 
@@ -38,11 +42,20 @@ pub(crate) struct Arguments {
     /// little). It needs root and --port, and takes about 0.1 us for each datagram.
     #[arg(long, value_name = "PLACE", value_parser = sequence, requires = "port")]
     sequence: Option<(u16, u8, bool)>,
-    /// Time of the watch
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
-    time: Duration,
+    /// Time of the watch [default: 10s, or until the command ends]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Number in the command's output to hold against the kernel's count: packets that it received
+    ///
+    /// A regular expression; its first group is the number, as in 'received ([0-9]+)'. The last one
+    /// counts.
+    #[arg(long, value_name = "REGEX", value_parser = says, requires = "command")]
+    says: Option<Regex>,
     #[command(flatten)]
     recording: Recording,
+    /// Start this command, and watch it until it ends
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    command: Vec<String>,
 }
 
 impl Arguments {
@@ -59,12 +72,24 @@ impl Arguments {
 
 /// Time between two looks at all counters.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Time of a watch of programs that were there before.
+const TIME: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     let mut recorder = Recorder::new(&arguments.recording)?;
-    recorder.expect(Forecast::budget(arguments.time));
-    let target = Target { pid: arguments.pid, port: arguments.port };
+    let is_heard = arguments.says.is_some();
+    let output = if is_heard { Stdio::piped() } else { Stdio::inherit() };
+    let mut program = start(&arguments.command, output)?;
+    let heard = program.as_mut().and_then(|program| program.stdout.take()).zip(arguments.says.clone());
+    let heard = heard.map(|(output, says)| std::thread::spawn(move || hear(output, &says)));
+    // A command is watched until it ends.
+    let time = arguments.time.or_else(|| program.is_none().then_some(TIME));
+    if let Some(time) = time {
+        recorder.expect(Forecast::budget(time));
+    }
+    let pid = arguments.pid.or(program.as_ref().map(Child::id));
+    let target = Target { pid, port: arguments.port };
     let mut watch = Watch::open(&Files::default(), target, arguments.sequence()?)
         .map_err(Failure::refused)?;
     let info = EngineInfo { name: "watch".into(), target: watch.name().into(), emulated: false };
@@ -72,12 +97,25 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let context = context(arguments.recording.label.as_deref());
     let open = context.open_record("watch", info, workload);
     let began = Instant::now();
-    while began.elapsed() < arguments.time && !stop.is_set() {
-        let left = arguments.time.saturating_sub(began.elapsed());
+    let mut has_ended = false;
+    while !stop.is_set() && !has_ended {
+        let left = time.map_or(INTERVAL, |time| time.saturating_sub(began.elapsed()));
+        if left.is_zero() {
+            break;
+        }
         watch.step(INTERVAL.min(left)).map_err(Failure::tool)?;
+        has_ended = program.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
     }
     watch.end();
-    let watched = watch.so_far();
+    let status = program.map(end).transpose()?;
+    let said = heard.and_then(|heard| heard.join().ok()).flatten();
+    let mut watched = watch.so_far();
+    if is_heard {
+        watch.hold_against(said, &mut watched);
+    }
+    if let Some(status) = status.filter(|status| !status.success() && !stop.is_set()) {
+        watched.notes.push(format!("the command failed: {status}"));
+    }
     let code = code(&watched, target);
     let counters = vec![Counter::count("lost", watched.lost())];
     let sections = Sections { watched: Some(Box::new(watched)), ..Sections::default() };
@@ -86,6 +124,23 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let frame = recorder.records.last().map(watched::frame).unwrap_or_default();
     recorder.end(|_| frame.text(None))?;
     Ok(code)
+}
+
+/// Passes a command's output on. Returns the number that matched last.
+fn hear(output: ChildStdout, says: &Regex) -> Option<u64> {
+    let (mut output, mut line, mut said) = (BufReader::new(output), Vec::new(), None);
+    while next_line(&mut output, &mut line).is_ok_and(|is_line| is_line) {
+        let text = String::from_utf8_lossy(&line);
+        let found = says.captures(&text).and_then(|found| found.get(1).or(found.get(0)));
+        said = found.and_then(|found| found.as_str().parse().ok()).or(said);
+        // A closed pipe does not end the watch.
+        let _ = emit(&format!("{}\n", text.trim_end()));
+    }
+    said
+}
+
+fn says(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| format!("{error}: write 'received ([0-9]+)'"))
 }
 
 fn code(watched: &Watched, target: Target) -> ExitCode {

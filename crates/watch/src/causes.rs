@@ -94,7 +94,10 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         name: "slow program",
-        holds: |seen, _| !seen.caught_up() && seen.needs() > 1.0,
+        holds: |seen, _| {
+            let is_kept = seen.wait.max(seen.blocked) > seen.run;
+            !seen.caught_up() && !is_kept && seen.needs() > 1.0
+        },
         text: |seen, _| {
             let (busy, needs) = (100.0 * seen.run, 100.0 * seen.needs());
             format!(

@@ -1,5 +1,6 @@
 //! Sums of what was counted at each stage, and what is missing between two of them.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -248,7 +249,7 @@ impl Watch {
                 Some(link) => link.name.clone(),
                 None => format!("device {number}"),
             },
-            Of::Protocols | Of::Difference => String::new(),
+            Of::Protocols | Of::Difference | Of::Number => String::new(),
         }
     }
 
@@ -388,22 +389,13 @@ impl Watch {
             self.flows.iter().map(|flow| flow.missing.saturating_sub(flow.late)).sum();
         let here = losses.iter().filter(|loss| loss.place < SEEN_BY_TAP);
         let here: u64 = here.map(|loss| loss.packets).sum();
-        let row = Row {
-            place: WatchedPlace::BeforeThisHost,
-            of: Of::Difference,
-            plus: &[],
-            minus: &[],
-            reasons: &[],
-            reason: "their numbers are missing in what came to this host, and it dropped none of them",
-            effect: LossEffect::Lost,
-            change: "look at the switches on the way, and at the sender: its ethtool -S and tc -s qdisc",
-        };
         let packets = missing.saturating_sub(here);
+        let row = ROWS.iter().find(|row| row.place == WatchedPlace::BeforeThisHost)?;
         (packets > 0).then(|| {
             let seen: u64 = self.flows.iter().map(|flow| flow.seen).sum();
             let flows = plural(self.flows.len() as u64, "sender");
             let by = format!("gaps in the numbers of {seen} datagrams of {flows}");
-            self.loss(&row, String::new(), packets, by)
+            self.loss(row, String::new(), packets, by)
         })
     }
 
@@ -481,6 +473,28 @@ impl Watch {
             came_in = went_on;
         }
         (stages, differences)
+    }
+
+    /// Holds the packets that a program says it received against those that it read.
+    pub fn hold_against(&self, said: Option<u64>, watched: &mut Watched) {
+        let read = self.sum(Of::Protocols, READ);
+        let Some(said) = said else {
+            watched.notes.push("the command's output has no number that --says matches".to_owned());
+            return;
+        };
+        watched.notes.push(match said.cmp(&read) {
+            Ordering::Equal => format!("the program says {said}, which is what it read"),
+            Ordering::Less => format!("the program says {said}, but it read {read}"),
+            Ordering::Greater => {
+                format!("the program says {said}, more than the {read} that it read: do not trust it")
+            }
+        });
+        if let Some(row) = ROWS.iter().find(|row| row.place == WatchedPlace::Program)
+            && said < read
+        {
+            let by = "UdpInDatagrams, less the program's own number".to_owned();
+            watched.losses.push(self.loss(row, watched.target.clone(), read - said, by));
+        }
     }
 
     /// Packets of a difference that a reason confirms. Without reasons, a difference that packets

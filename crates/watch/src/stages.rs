@@ -6,7 +6,7 @@
 
 use daqmeter_record::watched::LossEffect::{self, Lost, Repeated, Unwanted};
 use daqmeter_record::watched::WatchedPlace::{
-    self, Backlog, Card, Driver, Ip, TrafficControl, Transport,
+    self, Backlog, BeforeThisHost, Card, Driver, Ip, Program, TrafficControl, Transport,
 };
 
 /// What a row's counters belong to.
@@ -23,6 +23,8 @@ pub(crate) enum Of {
     /// Packets of [`Of::Protocols`] that are missing between two counters: some of them may have
     /// been no business of this row, so that a reason has to confirm it.
     Difference,
+    /// Numbers in packets, or in what a program says.
+    Number,
 }
 
 pub(crate) struct Row {
@@ -77,6 +79,13 @@ pub(crate) const NO_PORT: &[&str] = &["UdpNoPorts", "Udp6NoPorts"];
 
 /// Rows in the order in which a packet passes them.
 pub(crate) const ROWS: &[Row] = &[
+    Row {
+        place: BeforeThisHost,
+        of: Of::Number,
+        reason: "their numbers are missing in what came to this host, and it dropped none of them",
+        change: "look at the switches on the way, and at the sender: its ethtool -S, tc -s qdisc",
+        ..ROW
+    },
     Row {
         of: Of::Device,
         plus: &["rx_missed_errors"],
@@ -309,6 +318,13 @@ pub(crate) const ROWS: &[Row] = &[
         effect: Repeated,
         ..ROW
     },
+    Row {
+        place: Program,
+        of: Of::Number,
+        reason: "the program read them, and does not count them as received",
+        change: "look at what it does after its reads: its own queues and checks",
+        ..ROW
+    },
 ];
 
 #[cfg(test)]
@@ -321,7 +337,8 @@ mod tests {
         assert!(places.is_sorted());
         for row in ROWS {
             assert!(!row.reason.is_empty() && !row.change.is_empty());
-            assert!(row.of == Of::Difference || !row.plus.is_empty(), "{}", row.reason);
+            let is_counted = !matches!(row.of, Of::Difference | Of::Number);
+            assert!(!is_counted || !row.plus.is_empty(), "{}", row.reason);
             assert!(row.of != Of::Difference || !row.reasons.is_empty(), "{}", row.reason);
         }
     }

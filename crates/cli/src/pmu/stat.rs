@@ -1,9 +1,8 @@
 //! `daqmeter pmu stat`: counting in intervals.
 
 use std::collections::BTreeSet;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -18,10 +17,10 @@ use daqmeter_record::{EngineInfo, Observations, RunRecord, Sections, Workload};
 use daqmeter_report::Frame;
 use daqmeter_report::pmu::tables::{self, RateUnit};
 use daqmeter_report::pmu::{heats, map};
-use daqmeter_sys::process::{ends_within, terminate};
 
 use super::chosen::{Wanted, byte_unit};
 use crate::arguments::{budget, duration};
+use crate::command::{end, exit_code, start};
 use crate::context::context;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
@@ -130,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let context = context(arguments.recording.label.as_deref());
     let open = context.open_record("pmu/stat", info, workload);
     count.begin(open.origin_ns());
-    let mut program = start(&arguments.command)?;
+    let mut program = start(&arguments.command, Stdio::inherit())?;
     // A command may end any time.
     let look = if program.is_some() { LOOK / 20 } else { LOOK };
     let began = Instant::now();
@@ -203,31 +202,6 @@ fn info(selection: &Selection, host: &CountedHost) -> EngineInfo {
     let pmus: BTreeSet<&str> = selection.set.events().map(|event| event.pmu.as_str()).collect();
     let target = pmus.into_iter().collect::<Vec<_>>().join(", ");
     EngineInfo { name: "pmu".into(), target, emulated: host.is_emulated }
-}
-
-fn start(command: &[String]) -> Result<Option<Child>, Failure> {
-    let Some((program, arguments)) = command.split_first() else { return Ok(None) };
-    let started = Command::new(program).args(arguments).spawn();
-    Ok(Some(started.map_err(|error| format!("cannot start {program}: {error}"))?))
-}
-
-/// Returns the status of the command. After a signal it is asked to end, too, as in perf stat, and
-/// soon killed.
-fn end(mut program: Child) -> Result<ExitStatus, Failure> {
-    if let Some(status) = program.try_wait()? {
-        return Ok(status);
-    }
-    terminate(&mut program)?;
-    if !ends_within(&program, Duration::from_secs(1))? {
-        program.kill()?;
-    }
-    Ok(program.wait()?)
-}
-
-/// Returns the exit code of the command, as shells have it: 128 and the signal that ended it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
 /// Sends a message for each line on stdin. The thread that reads them ends with stdin, or with the
