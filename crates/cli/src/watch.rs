@@ -81,7 +81,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let is_heard = arguments.says.is_some();
     let output = if is_heard { Stdio::piped() } else { Stdio::inherit() };
     let mut program = start(&arguments.command, output)?;
-    let heard = program.as_mut().and_then(|program| program.stdout.take()).zip(arguments.says.clone());
+    let heard =
+        program.as_mut().and_then(|program| program.stdout.take()).zip(arguments.says.clone());
     let heard = heard.map(|(output, says)| std::thread::spawn(move || hear(output, &says)));
     // A command is watched until it ends.
     let time = arguments.time.or_else(|| program.is_none().then_some(TIME));
@@ -90,8 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     }
     let pid = arguments.pid.or(program.as_ref().map(Child::id));
     let target = Target { pid, port: arguments.port };
-    let mut watch = Watch::open(&Files::default(), target, arguments.sequence()?)
-        .map_err(Failure::refused)?;
+    let mut watch =
+        Watch::open(&Files::default(), target, arguments.sequence()?).map_err(Failure::refused)?;
     let info = EngineInfo { name: "watch".into(), target: watch.name().into(), emulated: false };
     let workload = Workload::new("watch").with("what", watch.name());
     let context = context(arguments.recording.label.as_deref());

@@ -20,7 +20,8 @@ pub fn frame(record: &RunRecord) -> Frame {
         return Frame::default();
     };
     let seconds = record.wall_ns as f64 / 1e9;
-    let losses: String = watched.losses.iter().take(MAX_LOSSES).map(|loss| words(watched, loss)).collect();
+    let losses: String =
+        watched.losses.iter().take(MAX_LOSSES).map(|loss| words(watched, loss)).collect();
     let tables = [losses, counts(watched), sockets(watched)];
     let tables = tables.into_iter().filter(|text| !text.is_empty());
     let unseen = watched.unseen.iter().map(|one| format!("not seen: {} ({})", one.shows, one.why));
@@ -47,7 +48,9 @@ fn answer(watched: &Watched, seconds: f64) -> String {
             format!("{}: no socket was seen; nothing was lost of {came} {over}", watched.target)
         }
         0 => format!("{}: nothing was lost of {came} {over}", watched.target),
-        lost => format!("{}: {} were lost of {came} {over}", watched.target, plural(lost, "packet")),
+        lost => {
+            format!("{}: {} were lost of {came} {over}", watched.target, plural(lost, "packet"))
+        }
     }
 }
 
@@ -120,7 +123,13 @@ fn counts(watched: &Watched) -> String {
     let rows = watched.stages.iter().map(|stage| {
         let name = place(stage.place).to_owned();
         let other = stage.other.to_string();
-        vec![name, stage.came_in.to_string(), stage.lost.to_string(), other, stage.went_on.to_string()]
+        vec![
+            name,
+            stage.came_in.to_string(),
+            stage.lost.to_string(),
+            other,
+            stage.went_on.to_string(),
+        ]
     });
     numbers_from(1, &headings, rows)
 }

@@ -68,7 +68,8 @@ impl Attributes {
 unsafe fn bpf(command: u32, attributes: &Attributes, call: &str) -> Result<i64, SysError> {
     let bytes = size_of::<Attributes>();
     // SAFETY: the attributes are valid for their size; the caller vouches for the addresses in them.
-    let done = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), bytes) };
+    let done =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), bytes) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(i64::from(done)) }
 }
 
@@ -193,12 +194,14 @@ fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
     if let Some(fields) = fields {
         program.push(instruction(0x79, 3, 6, 0, 0)); // r3 = arguments[0]
         let [device, net, number] = fields.map(u32::cast_signed);
-        for (offset, bytes, to, skip) in [(device, 8, -32, 13), (net, 8, -32, 6), (number, 4, -8, 0)] {
+        for (offset, bytes, to, skip) in
+            [(device, 8, -32, 13), (net, 8, -32, 6), (number, 4, -8, 0)]
+        {
             program.extend([
-                instruction(0x07, 3, 0, 0, offset),      // r3 += offset
-                instruction(0xBF, 1, STACK, 0, 0),       // r1 = a place on the stack
+                instruction(0x07, 3, 0, 0, offset), // r3 += offset
+                instruction(0xBF, 1, STACK, 0, 0),  // r1 = a place on the stack
                 instruction(0x07, 1, 0, 0, to),
-                instruction(0xB7, 2, 0, 0, bytes),       // r2 = bytes
+                instruction(0xB7, 2, 0, 0, bytes), // r2 = bytes
                 instruction(0x85, 0, 0, 0, READ_KERNEL), // r0 = bpf_probe_read_kernel(r1, r2, r3)
             ]);
             if skip > 0 {
@@ -212,14 +215,14 @@ fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
         load_map[1],
         key[0], // r2 = key
         key[1],
-        instruction(0x85, 0, 0, 0, 1),       // r0 = bpf_map_lookup_elem(r1, r2)
-        instruction(0x15, 0, 0, 3, 0),       // if r0 == 0 skip 3
-        instruction(0xB7, 1, 0, 0, 1),       // r1 = 1
-        instruction(0xDB, 0, 1, 0, 0),       // *r0 += r1, atomically
-        instruction(0x05, 0, 0, 10, 0),      // to the end
-        instruction(0xB7, 1, 0, 0, 1),       // r1 = 1
+        instruction(0x85, 0, 0, 0, 1), // r0 = bpf_map_lookup_elem(r1, r2)
+        instruction(0x15, 0, 0, 3, 0), // if r0 == 0 skip 3
+        instruction(0xB7, 1, 0, 0, 1), // r1 = 1
+        instruction(0xDB, 0, 1, 0, 0), // *r0 += r1, atomically
+        instruction(0x05, 0, 0, 10, 0), // to the end
+        instruction(0xB7, 1, 0, 0, 1), // r1 = 1
         instruction(0x7B, STACK, 1, -32, 0), // value = r1
-        load_map[0],                         // r1 = map
+        load_map[0],                   // r1 = map
         load_map[1],
         key[0], // r2 = key
         key[1],
@@ -297,7 +300,8 @@ fn reason_names(files: &Files) -> Result<Vec<Option<String>>, SysError> {
     let mut names = vec![None; REASONS];
     let list = text.split_once("REC->reason").map_or("", |(_, list)| list);
     for pair in list.split('{').skip(1) {
-        let Some((number, name)) = pair.split('}').next().and_then(|pair| pair.split_once(',')) else {
+        let Some((number, name)) = pair.split('}').next().and_then(|pair| pair.split_once(','))
+        else {
             continue;
         };
         let place = number.trim().parse::<usize>().ok().and_then(|number| names.get_mut(number));
@@ -355,15 +359,15 @@ impl SequenceTap {
         let program = load(PROGRAM_SOCKET_FILTER, &counts_numbers(map.fd.as_raw_fd(), sequence))?;
         let call = "open a packet socket for --sequence (root)";
         let nothing = Protocol::from(0);
-        let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(nothing)).map_err(failed(call))?;
+        let socket =
+            Socket::new(Domain::PACKET, Type::DGRAM, Some(nothing)).map_err(failed(call))?;
         let filter = program.as_raw_fd();
         let (value, bytes) = ((&raw const filter).cast(), size_of_val(&filter));
         let bytes = libc::socklen_t::try_from(bytes).expect("4");
         let fd = socket.as_raw_fd();
         // SAFETY: the pointer is to an int that outlives the call, the length is its own.
-        let set = unsafe {
-            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, value, bytes)
-        };
+        let set =
+            unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, value, bytes) };
         if set < 0 {
             return Err(SysError::last(call));
         }
@@ -409,24 +413,24 @@ fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
     let at = |width: u8, place: i32| instruction(0x20 | width, 0, 0, 0, place);
     let behind = |width: u8, place: i32| instruction(0x40 | width, 0, 7, 0, place);
     let mut program = vec![
-        instruction(0xBF, 6, 1, 0, 0),     // r6 = packet, where loads expect it
-        instruction(0x61, 0, 6, 4, 0),     // r0 = its type
+        instruction(0xBF, 6, 1, 0, 0), // r6 = packet, where loads expect it
+        instruction(0x61, 0, 6, 4, 0), // r0 = its type
         instruction(0x15, 0, 0, -1, OUTGOING),
-        instruction(0x61, 0, 6, 16, 0),    // r0 = protocol, in the order of the network
+        instruction(0x61, 0, 6, 16, 0), // r0 = protocol, in the order of the network
         instruction(0x55, 0, 0, -1, i32::from(0x0800_u16.to_be())),
-        at(BYTE, 9),                       // r0 = protocol of IP
+        at(BYTE, 9), // r0 = protocol of IP
         instruction(0x55, 0, 0, -1, UDP),
-        at(HALF, 6),                       // r0 = fragment
+        at(HALF, 6), // r0 = fragment
         instruction(0x57, 0, 0, 0, 0x1FFF),
         instruction(0x55, 0, 0, -1, 0),
-        at(WORD, 12),                      // r9 = sender: address << 16 | port
+        at(WORD, 12), // r9 = sender: address << 16 | port
         instruction(0xBF, 9, 0, 0, 0),
         instruction(0x67, 9, 0, 0, 16),
-        at(BYTE, 0),                       // r7 = bytes of the header
+        at(BYTE, 0), // r7 = bytes of the header
         instruction(0x57, 0, 0, 0, 0x0F),
         instruction(0x67, 0, 0, 0, 2),
         instruction(0xBF, 7, 0, 0, 0),
-        behind(HALF, 2),                   // r0 = port
+        behind(HALF, 2), // r0 = port
         instruction(0x55, 0, 0, -1, i32::from(sequence.port)),
         behind(HALF, 0),
         instruction(0x4F, 9, 0, 0, 0),
@@ -586,7 +590,8 @@ mod tests {
             }
             sender.send_to(b"no", to).unwrap();
             let flows = tap.read().unwrap();
-            let flow = flows.iter().find(|flow| flow.from.port() == sender.local_addr().unwrap().port());
+            let flow =
+                flows.iter().find(|flow| flow.from.port() == sender.local_addr().unwrap().port());
             let flow = flow.unwrap();
             assert_eq!((flow.seen, flow.missing, flow.late), (272, 30, 1), "{bytes} bytes");
         }

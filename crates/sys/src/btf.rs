@@ -39,13 +39,14 @@ impl Btf {
             let info = word(&bytes, at + 4)?;
             types.push(at);
             let members = (info & 0xFFFF) as usize;
-            at += 12 + match info >> 24 & 0x1F {
-                1 | 14 | 17 => 4,
-                3 => 12,
-                STRUCT | UNION | 15 | 19 => 12 * members,
-                6 | 13 => 8 * members,
-                _ => 0,
-            };
+            at += 12
+                + match info >> 24 & 0x1F {
+                    1 | 14 | 17 => 4,
+                    3 => 12,
+                    STRUCT | UNION | 15 | 19 => 12 * members,
+                    6 | 13 => 8 * members,
+                    _ => 0,
+                };
         }
         Some(Btf { bytes, strings_from, types })
     }
@@ -120,24 +121,32 @@ mod tests {
         let name = |wanted: &str| {
             let at = strings.windows(wanted.len() + 2);
             let is_it = |part: &[u8]| {
-                part[0] == 0 && part[wanted.len() + 1] == 0 && &part[1..=wanted.len()] == wanted.as_bytes()
+                part[0] == 0
+                    && part[wanted.len() + 1] == 0
+                    && &part[1..=wanted.len()] == wanted.as_bytes()
             };
             u32::try_from(at.clone().position(is_it).unwrap() + 1).unwrap()
         };
         let kind = |kind: u32, members: u32| kind << 24 | members;
         let types = [
-            vec![0, kind(1, 0), 8, 0],                                   // 1: int
-            vec![0, kind(2, 0), 0],                                      // 2: void *
+            vec![0, kind(1, 0), 8, 0],                                         // 1: int
+            vec![0, kind(2, 0), 0],                                            // 2: void *
             vec![0, kind(STRUCT, 2), 16, name("b"), 1, 0, name("net"), 2, 64], // 3
-            vec![name("net"), kind(8, 0), 3],                            // 4: typedef
+            vec![name("net"), kind(8, 0), 3],                                  // 4: typedef
             vec![0, kind(STRUCT, 2), 24, name("a"), 1, 0, name("net"), 4, 64], // 5
-            vec![0, kind(UNION, 1), 24, 0, 5, 0],                        // 6
+            vec![0, kind(UNION, 1), 24, 0, 5, 0],                              // 6
             vec![name("net_device"), kind(STRUCT, 2), 32, name("index"), 1, 0, 0, 6, 64], // 7
         ]
         .concat();
         let length = |count: usize| u32::try_from(count).unwrap();
-        let header =
-            [MAGIC | 1 << 16, 24, 0, length(types.len() * 4), length(types.len() * 4), length(strings.len())];
+        let header = [
+            MAGIC | 1 << 16,
+            24,
+            0,
+            length(types.len() * 4),
+            length(types.len() * 4),
+            length(strings.len()),
+        ];
         let words = header.into_iter().chain(types).flat_map(u32::to_ne_bytes);
         words.chain(strings.iter().copied()).collect()
     }

@@ -254,11 +254,8 @@ fn link(body: &[u8]) -> Option<Link> {
     const INFO_KIND: u16 = 1;
     const STATISTICS: u16 = 23;
     const NAMESPACE_BELOW: u16 = 37;
-    let mut link = Link {
-        index: word(body, 4)?,
-        is_up: word(body, 8)? & UP != 0,
-        ..Link::default()
-    };
+    let mut link =
+        Link { index: word(body, 4)?, is_up: word(body, 8)? & UP != 0, ..Link::default() };
     let mut is_below_elsewhere = false;
     for (kind, value) in attributes(body, 16) {
         match kind {

@@ -74,7 +74,10 @@ fn doing(text: &str) -> Doing {
     let first = words.next().and_then(|word| word.strip_prefix("0x"));
     let first = first.and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or(u64::MAX);
     match number {
-        libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
         | libc::SYS_recvmmsg => Doing::Read(first),
         libc::SYS_write | libc::SYS_writev | libc::SYS_pwrite64 | libc::SYS_pwritev => {
             Doing::Write(first)

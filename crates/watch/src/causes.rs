@@ -299,7 +299,8 @@ mod tests {
         check(seen.clone(), "burst", "packets came faster than thread rx-2 reads");
         let full = Evidence { is_emptied: false, run: 0.95, drops: 5_000, ..seen.clone() };
         check(full.clone(), "slow program", "worked 95 % of the time, and all packets take 142 %");
-        let writes = Evidence { doing: Some(Doing::Write(5)), run: 0.2, blocked: 0.7, ..seen.clone() };
+        let writes =
+            Evidence { doing: Some(Doing::Write(5)), run: 0.2, blocked: 0.7, ..seen.clone() };
         check(writes, "blocked by a file", "writing /data/run7.dat");
         let locked = Evidence { doing: Some(Doing::Lock), run: 0.2, blocked: 0.7, ..seen.clone() };
         check(locked, "blocked by a lock", "another thread");
@@ -318,7 +319,8 @@ mod tests {
 
     #[test]
     fn a_reader_that_would_keep_up_with_its_whole_cpu_is_not_slow() {
-        let seen = Evidence { run: 0.45, interrupts: 0.5, is_emptied: false, drops: 9_000, ..evidence() };
+        let seen =
+            Evidence { run: 0.45, interrupts: 0.5, is_emptied: false, drops: 9_000, ..evidence() };
         assert!(seen.needs() < 1.0);
         assert_eq!(named(&seen).cause, "interrupts");
     }

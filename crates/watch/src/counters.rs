@@ -120,7 +120,8 @@ impl Reader {
         }
         for at in 0..=self.protocols.len() {
             let file = self.protocols.get(at).unwrap_or(&self.backlogs);
-            let failed = |source| SysError { call: "read the counters of /proc/net".into(), source };
+            let failed =
+                |source| SysError { call: "read the counters of /proc/net".into(), source };
             read_again(file, &mut self.text).map_err(failed)?;
             let text = String::from_utf8_lossy(&self.text);
             match at {
@@ -337,9 +338,8 @@ mod tests {
 
     #[test]
     fn a_backlog_belongs_to_the_cpu_that_its_line_names() {
-        let line = |drops: &str, cpu: &str| {
-            format!("00000010 {drops} 0 0 0 0 0 0 0 0 0 0 {cpu} 0 0\n")
-        };
+        let line =
+            |drops: &str, cpu: &str| format!("00000010 {drops} 0 0 0 0 0 0 0 0 0 0 {cpu} 0 0\n");
         let mut counts = Counts::new();
         backlogs(&(line("0000000a", "00000000") + &line("ffffffff", "00000003")), &mut counts);
         assert_eq!(counts[&(Of::Cpu, 0, BACKLOG)], 10);

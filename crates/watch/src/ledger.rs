@@ -9,9 +9,9 @@ use daqmeter_record::watched::{
     LossEffect, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
 };
 use daqmeter_sys::bpf::{Drops, Flow, Sequence, SequenceTap};
-use daqmeter_sys::{SysError, namespace};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
+use daqmeter_sys::{SysError, namespace};
 
 use crate::causes::Causes;
 use crate::counters::{Counts, Gain, Reader, Snapshot, add_gains, gain};
@@ -254,7 +254,8 @@ impl Watch {
     }
 
     fn sum(&self, of: Of, names: &[&str]) -> u64 {
-        let keys = self.sums.iter().filter(|((kind, _, name), _)| *kind == of && names.contains(name));
+        let keys =
+            self.sums.iter().filter(|((kind, _, name), _)| *kind == of && names.contains(name));
         keys.fold(0, |sum, (_, &count)| sum.saturating_add(count))
     }
 
@@ -316,7 +317,8 @@ impl Watch {
 
     /// Connections whose program reads too slowly: TCP makes the sender wait.
     fn closed(&self) -> impl Iterator<Item = String> {
-        let closed = self.sockets.values().filter(|socket| socket.is_of_target && socket.closed > 0);
+        let closed =
+            self.sockets.values().filter(|socket| socket.is_of_target && socket.closed > 0);
         closed.map(|socket| {
             let (name, owner) = (self.name_of(&socket.state), &socket.owner.name);
             let (closed, looks) = (socket.closed, socket.looks);
@@ -355,9 +357,9 @@ impl Watch {
                 *minus += if row.minus.contains(&name) { count } else { 0 };
             }
         }
-        let lost = by_place.into_iter().map(|(number, (plus, minus))| {
-            (self.at(row.of, number), plus.saturating_sub(minus))
-        });
+        let lost = by_place
+            .into_iter()
+            .map(|(number, (plus, minus))| (self.at(row.of, number), plus.saturating_sub(minus)));
         lost.filter(|(_, packets)| *packets > 0)
             .map(|(at, packets)| self.loss(row, at, packets, row.plus.join(" + ")))
             .collect()
@@ -371,7 +373,11 @@ impl Watch {
             reason: row.reason.to_owned(),
             packets,
             effect: row.effect,
-            counted_by: [Some(counted_by), reasons].into_iter().flatten().collect::<Vec<_>>().join("; "),
+            counted_by: [Some(counted_by), reasons]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; "),
             change: row.change.replace("{at}", &at),
             at,
             causes: Vec::new(),
@@ -486,7 +492,9 @@ impl Watch {
             Ordering::Equal => format!("the program says {said}, which is what it read"),
             Ordering::Less => format!("the program says {said}, but it read {read}"),
             Ordering::Greater => {
-                format!("the program says {said}, more than the {read} that it read: do not trust it")
+                format!(
+                    "the program says {said}, more than the {read} that it read: do not trust it"
+                )
             }
         });
         if let Some(row) = ROWS.iter().find(|row| row.place == WatchedPlace::Program)
@@ -544,7 +552,12 @@ impl Watch {
                 reason: format!("its buffer of {kib} KiB was full"),
                 packets: drops,
                 effect: LossEffect::Lost,
-                counted_by: if is_packet { "the socket's drops" } else { "the socket's drops, UdpRcvbufErrors" }.to_owned(),
+                counted_by: if is_packet {
+                    "the socket's drops"
+                } else {
+                    "the socket's drops, UdpRcvbufErrors"
+                }
+                .to_owned(),
                 change: larger_buffer(enough),
                 causes: causes.sorted(),
                 bursts: causes.bursts,

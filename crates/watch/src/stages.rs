@@ -293,7 +293,12 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         place: Transport,
-        plus: &["TcpExtTCPRcvQDrop", "TcpExtTCPZeroWindowDrop", "TcpExtRcvPruned", "TcpExtOfoPruned"],
+        plus: &[
+            "TcpExtTCPRcvQDrop",
+            "TcpExtTCPZeroWindowDrop",
+            "TcpExtRcvPruned",
+            "TcpExtOfoPruned",
+        ],
         reasons: &["TCP_ZEROWINDOW", "TCP_OFO_QUEUE_PRUNE"],
         reason: "the buffer of a TCP socket was full",
         change: "the program reads too slowly; sysctl net.ipv4.tcp_rmem holds longer stalls",

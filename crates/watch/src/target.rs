@@ -46,9 +46,8 @@ impl FromStr for Port {
 
 /// Reads the place of a number in datagrams, as `offset=8,bytes=4,big`.
 pub fn sequence(text: &str) -> Result<(u16, u8, bool), String> {
-    let wrong = || {
-        format!("`{text}` is no place of a number: write offset=8,bytes=4,big (or little)")
-    };
+    let wrong =
+        || format!("`{text}` is no place of a number: write offset=8,bytes=4,big (or little)");
     let (mut offset, mut bytes, mut is_big_endian) = (0, None, None);
     for word in text.split(',') {
         match word.split_once('=') {
@@ -117,9 +116,8 @@ pub(crate) fn family(files: &Files, pid: u32) -> BTreeSet<u32> {
     let mut open = vec![pid];
     while let Some(pid) = open.pop() {
         let tasks = files.names(&format!("proc/{pid}/task"));
-        let children = tasks
-            .iter()
-            .filter_map(|task| files.text(&format!("proc/{pid}/task/{task}/children")));
+        let children =
+            tasks.iter().filter_map(|task| files.text(&format!("proc/{pid}/task/{task}/children")));
         for child in children.collect::<Vec<_>>().join(" ").split_whitespace() {
             if let Ok(child) = child.parse()
                 && found.len() < MAX_PROCESSES
@@ -160,7 +158,8 @@ mod tests {
     fn a_number_has_a_place_a_width_and_an_order() {
         assert_eq!(sequence("offset=8,bytes=4,big"), Ok((8, 4, true)));
         assert_eq!(sequence("bytes=8,little"), Ok((0, 8, false)));
-        for wrong in ["", "offset=8", "bytes=3,big", "bytes=4", "offset=-1,bytes=1", "at=3,bytes=1"] {
+        for wrong in ["", "offset=8", "bytes=3,big", "bytes=4", "offset=-1,bytes=1", "at=3,bytes=1"]
+        {
             assert!(sequence(wrong).unwrap_err().contains("offset=8,bytes=4,big"), "{wrong}");
         }
     }

@@ -117,16 +117,14 @@ mod tests {
 
     #[test]
     fn a_thread_runs_between_its_switches() {
-        let mut switches =
-            Switches { opened_ns: 100, run_ns: 0, since: None, is_first: true };
+        let mut switches = Switches { opened_ns: 100, run_ns: 0, since: None, is_first: true };
         switches.add(150, false);
         assert_eq!(switches.until(1000), 50, "it ran when it was first seen");
         switches.add(200, true);
         assert_eq!(switches.until(260), 110);
         switches.add(300, false);
         assert_eq!(switches.until(1000), 150);
-        let mut waiting =
-            Switches { opened_ns: 100, run_ns: 0, since: Some(100), is_first: true };
+        let mut waiting = Switches { opened_ns: 100, run_ns: 0, since: Some(100), is_first: true };
         waiting.add(180, true);
         assert_eq!(waiting.until(200), 20, "it only waited for a CPU before");
     }

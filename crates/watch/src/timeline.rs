@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use daqmeter_sys::clock::monotonic_ns;
-use daqmeter_sys::{affinity, cpu_time};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::SocketState;
 use daqmeter_sys::perf::CpuSampler;
 use daqmeter_sys::tasks::{Doing, Task};
+use daqmeter_sys::{affinity, cpu_time};
 
 use crate::causes::{Evidence, Reader};
 use crate::target::Owner;
@@ -77,7 +77,10 @@ impl Timeline {
 
     /// Follows a socket and the threads of its process.
     pub(crate) fn follow(&mut self, files: &Files, socket: &SocketState, owner: &Owner) {
-        if owner.pid == 0 || self.tracks.len() >= MAX_TRACKS || self.tracks.contains_key(&socket.cookie) {
+        if owner.pid == 0
+            || self.tracks.len() >= MAX_TRACKS
+            || self.tracks.contains_key(&socket.cookie)
+        {
             return;
         }
         for task in Task::all(files, owner.pid).into_iter().take(MAX_THREADS) {
@@ -157,7 +160,10 @@ impl Timeline {
                 });
                 let softirq = self.softirq.get(&window.cpu).map_or(0.0, |(_, share)| *share);
                 let taker = taker(&self.samples, &window, reader.as_ref());
-                found.push((*cookie, window.evidence(reader, softirq, taker, is_emptied, track.owner.fd)));
+                found.push((
+                    *cookie,
+                    window.evidence(reader, softirq, taker, is_emptied, track.owner.fd),
+                ));
             }
         }
         found
