@@ -78,9 +78,18 @@ const TIME: Duration = Duration::from_secs(10);
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     let mut recorder = Recorder::new(&arguments.recording)?;
+    // A command may end at once, so all is open before it begins.
+    let own = (!arguments.command.is_empty()).then(std::process::id);
+    let mut target = Target { pid: arguments.pid.or(own), port: arguments.port };
+    let mut watch =
+        Watch::open(&Files::default(), target, arguments.sequence()?).map_err(Failure::refused)?;
     let is_heard = arguments.says.is_some();
     let output = if is_heard { Stdio::piped() } else { Stdio::inherit() };
     let mut program = start(&arguments.command, output)?;
+    if let Some(program) = &program {
+        target.pid = Some(program.id());
+        watch.follow_process(program.id());
+    }
     let heard =
         program.as_mut().and_then(|program| program.stdout.take()).zip(arguments.says.clone());
     let heard = heard.map(|(output, says)| std::thread::spawn(move || hear(output, &says)));
@@ -89,10 +98,6 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     if let Some(time) = time {
         recorder.expect(Forecast::budget(time));
     }
-    let pid = arguments.pid.or(program.as_ref().map(Child::id));
-    let target = Target { pid, port: arguments.port };
-    let mut watch =
-        Watch::open(&Files::default(), target, arguments.sequence()?).map_err(Failure::refused)?;
     let info = EngineInfo { name: "watch".into(), target: watch.name().into(), emulated: false };
     let workload = Workload::new("watch").with("what", watch.name());
     let context = context(arguments.recording.label.as_deref());

@@ -112,6 +112,13 @@ impl Watch {
         Ok(watch)
     }
 
+    /// Watches a process from its start on: no socket that was there before is its own.
+    pub fn follow_process(&mut self, pid: u32) {
+        self.target.pid = Some(pid);
+        self.name = format!("{} ({pid})", target::name_of(&self.files, pid));
+        self.sockets.values_mut().for_each(|socket| socket.is_of_target = false);
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
