@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["stats", "wire", "kernels", "sys"],
     &["record"],
     &["harness", "report"],
-    &["copy", "digitizer", "etherbone", "hostio", "pmu", "readout"],
+    &["copy", "digitizer", "etherbone", "hostio", "pmu", "readout", "watch"],
     &["path"],
     &["campaign"],
     &["cli"],

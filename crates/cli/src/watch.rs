@@ -11,7 +11,7 @@ use daqmeter_record::{Counter, EngineInfo, Sections, Workload};
 use daqmeter_report::watched;
 use daqmeter_sys::bpf::Sequence;
 use daqmeter_sys::host::Files;
-use daqmeter_watch::{Port, Target, Watch, sequence};
+use daqmeter_watch::{LocalPort, Target, Watch, sequence};
 
 use regex_lite::Regex;
 
@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
     pid: Option<u32>,
     /// Watch the sockets of this port, as udp/5000
     #[arg(long, value_name = "PORT")]
-    port: Option<Port>,
-    /// Place of a number in the datagrams, which the sender counts up: finds losses before this host
+    port: Option<LocalPort>,
+    /// Place of a number in datagrams that the sender counts up: finds losses before this host
     ///
     /// As offset=8,bytes=4,big: bytes of the payload before it, its width, and its order (big or
     /// little). It needs root and --port, and takes about 0.1 us for each datagram.

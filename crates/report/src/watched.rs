@@ -65,11 +65,11 @@ fn words(watched: &Watched, loss: &WatchedLoss) -> String {
     let place = place(loss.place);
     let at = if loss.at.is_empty() { place.to_owned() } else { format!("{place}, {}", loss.at) };
     let packets = plural(loss.packets, "packet");
-    let mut lines = vec![("", format!("{at}: {packets} {effect} ({share})"))];
+    let mut lines = vec![("", format!("{at}: {packets} {effect} ({share} %)"))];
     lines.push(("because", format!("{}{}", loss.reason, bursts(loss))));
     for cause in &loss.causes {
         let of = if loss.causes.len() > 1 {
-            format!(" ({})", percent(cause.packets as f64 / loss.packets.max(1) as f64, 2))
+            format!(" ({} %)", percent(cause.packets as f64 / loss.packets.max(1) as f64, 2))
         } else {
             String::new()
         };
@@ -149,5 +149,5 @@ fn sockets(watched: &Watched) -> String {
         return String::new();
     }
     let headings = ["socket", "program", "dropped", "most waiting", "buffer"];
-    numbers_from(2, &headings, rows.into_iter())
+    numbers_from(2, &headings, rows)
 }

@@ -42,17 +42,17 @@ const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) ->
 
 /// `union bpf_attr`, in words; the fields of a command follow each other.
 #[repr(C, align(8))]
-struct Attributes([u32; 32]);
+struct BpfAttributes([u32; 32]);
 
-impl Attributes {
-    fn new(words: &[u32]) -> Attributes {
+impl BpfAttributes {
+    fn new(words: &[u32]) -> BpfAttributes {
         let mut attributes = [0; 32];
         attributes[..words.len()].copy_from_slice(words);
-        Attributes(attributes)
+        BpfAttributes(attributes)
     }
 
     /// Puts an address into two words.
-    fn with<T: ?Sized>(mut self, at: usize, pointer: *const T) -> Attributes {
+    fn with<T: ?Sized>(mut self, at: usize, pointer: *const T) -> BpfAttributes {
         let address = pointer.cast::<u8>().addr() as u64;
         let bytes = address.to_ne_bytes();
         for (word, half) in self.0[at..at + 2].iter_mut().zip(bytes.chunks_exact(4)) {
@@ -65,17 +65,25 @@ impl Attributes {
 /// # Safety
 /// Each address in the attributes is of memory that the command may read or write as
 /// `union bpf_attr` says.
-unsafe fn bpf(command: u32, attributes: &Attributes, call: &str) -> Result<i64, SysError> {
-    let bytes = size_of::<Attributes>();
-    // SAFETY: the attributes are valid for their size; the caller vouches for the addresses in them.
+unsafe fn bpf(
+    command: u32,
+    attributes: &BpfAttributes,
+    call: &str,
+) -> Result<libc::c_long, SysError> {
+    let bytes = size_of::<BpfAttributes>();
+    // SAFETY: the attributes are valid for their size, the addresses in them are the caller's.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), bytes) };
-    if done < 0 { Err(SysError::last(call)) } else { Ok(i64::from(done)) }
+    if done < 0 { Err(SysError::last(call)) } else { Ok(done) }
 }
 
 /// # Safety
 /// As [`bpf`]; the command returns a descriptor.
-unsafe fn bpf_open(command: u32, attributes: &Attributes, call: &str) -> Result<OwnedFd, SysError> {
+unsafe fn bpf_open(
+    command: u32,
+    attributes: &BpfAttributes,
+    call: &str,
+) -> Result<OwnedFd, SysError> {
     // SAFETY: the caller's.
     let fd = unsafe { bpf(command, attributes, call) }?;
     // SAFETY: the descriptor was just made and nobody else has it.
@@ -126,7 +134,7 @@ impl DropReasons {
             ])
         });
         let program = load(PROGRAM_RAW_TRACEPOINT, &program(map.fd.as_raw_fd(), fields))?;
-        let attributes = Attributes::new(&[0, 0, program.as_raw_fd().cast_unsigned()]);
+        let attributes = BpfAttributes::new(&[0, 0, program.as_raw_fd().cast_unsigned()]);
         let attributes = attributes.with(0, c"kfree_skb".as_ptr());
         // SAFETY: the name ends with a zero byte.
         let tracepoint =
@@ -229,7 +237,7 @@ fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
         instruction(0xBF, 3, STACK, 0, 0), // r3 = value
         instruction(0x07, 3, 0, 0, -32),
         instruction(0xB7, 4, 0, 0, 0), // r4 = 0: insert or replace
-        // bpf_map_update_elem(r1, r2, r3, r4): where another CPU was first, it sets only this one's.
+        // bpf_map_update_elem(r1, r2, r3, r4): after another CPU it sets only this one's.
         instruction(0x85, 0, 0, 0, 2),
         instruction(0x95, 0, 0, 0, 0), // return r0
     ]);
@@ -240,7 +248,7 @@ fn load(kind: u32, program: &[Instruction]) -> Result<OwnedFd, SysError> {
     let license = CString::new("Dual MIT/GPL").expect("no zero byte");
     let count = u32::try_from(program.len()).expect("a short program");
     let attributes =
-        Attributes::new(&[kind, count]).with(2, program.as_ptr()).with(4, license.as_ptr());
+        BpfAttributes::new(&[kind, count]).with(2, program.as_ptr()).with(4, license.as_ptr());
     // SAFETY: instructions and license outlive the call.
     unsafe { bpf_open(PROGRAM_LOAD, &attributes, "load a program into the kernel (root)") }
 }
@@ -256,7 +264,7 @@ struct Map<const K: usize> {
 impl<const K: usize> Map<K> {
     fn open(kind: u32, value_words: u32, words: usize, entries: u32) -> Result<Map<K>, SysError> {
         let key_bytes = u32::try_from(8 * K).expect("a short key");
-        let attributes = Attributes::new(&[kind, key_bytes, 8 * value_words, entries]);
+        let attributes = BpfAttributes::new(&[kind, key_bytes, 8 * value_words, entries]);
         // SAFETY: the command takes numbers only.
         let fd = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map in the kernel (root)") }?;
         Ok(Map { fd, value: vec![0; words] })
@@ -268,8 +276,8 @@ impl<const K: usize> Map<K> {
         let (mut key, mut next) = ([0_u64; K], [0_u64; K]);
         let mut before: *const [u64; K] = std::ptr::null();
         loop {
-            let attributes = Attributes::new(&[map]).with(2, before).with(4, &raw mut next);
-            // SAFETY: both keys have the map's size; without one before, the kernel gives the first.
+            let attributes = BpfAttributes::new(&[map]).with(2, before).with(4, &raw mut next);
+            // SAFETY: both keys have the map's size; without one, the kernel gives the first.
             match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read a map of the kernel") } {
                 Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(()),
                 done => done?,
@@ -277,7 +285,7 @@ impl<const K: usize> Map<K> {
             key.copy_from_slice(&next);
             before = &raw const key;
             let value = self.value.as_mut_ptr().cast_const();
-            let attributes = Attributes::new(&[map]).with(2, before).with(4, value);
+            let attributes = BpfAttributes::new(&[map]).with(2, before).with(4, value);
             // SAFETY: the key has the map's size, and there is room for a value of each CPU.
             match unsafe { bpf(MAP_LOOKUP, &attributes, "read a map of the kernel") } {
                 // The entry was replaced meanwhile.
@@ -354,7 +362,8 @@ impl SequenceTap {
     pub fn open(sequence: Sequence) -> Result<SequenceTap, SysError> {
         const MAP_HASH: u32 = 1;
         const PROGRAM_SOCKET_FILTER: u32 = 1;
-        const ALL_PROTOCOLS: i32 = 3;
+        const FAMILY: u16 = 17;
+        const ALL_PROTOCOLS: u16 = 3;
         let map = Map::open(MAP_HASH, FLOW_WORDS, FLOW_WORDS as usize, MAX_FLOWS)?;
         let program = load(PROGRAM_SOCKET_FILTER, &counts_numbers(map.fd.as_raw_fd(), sequence))?;
         let call = "open a packet socket for --sequence (root)";
@@ -373,8 +382,8 @@ impl SequenceTap {
         }
         // SAFETY: an all-zero address of the family is valid; the fields set are its own.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as libc::sa_family_t;
-        address.sll_protocol = (ALL_PROTOCOLS as u16).to_be();
+        address.sll_family = FAMILY;
+        address.sll_protocol = ALL_PROTOCOLS.to_be();
         let bytes = libc::socklen_t::try_from(size_of_val(&address)).expect("20");
         // SAFETY: pointer and length are those of the address.
         if unsafe { libc::bind(fd, (&raw const address).cast(), bytes) } < 0 {

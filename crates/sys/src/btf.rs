@@ -28,7 +28,7 @@ impl Btf {
     fn parse(bytes: Vec<u8>) -> Option<Btf> {
         let header = |at| word(&bytes, at);
         let begin = usize::try_from(header(4)?).ok()?;
-        let place = |at| Some(begin.checked_add(usize::try_from(header(at)?).ok()?)?);
+        let place = |at| begin.checked_add(usize::try_from(header(at)?).ok()?);
         if header(0)? & 0xFFFF != MAGIC {
             return None;
         }

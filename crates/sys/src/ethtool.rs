@@ -26,7 +26,7 @@ pub struct DriverCounters {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
+pub struct RingSize {
     pub descriptors: u32,
     pub max_descriptors: u32,
 }
@@ -80,11 +80,11 @@ impl Ethtool {
     }
 
     /// Descriptors of the receive ring; `None` where the driver tells none.
-    pub fn ring(&self, device: &str) -> Option<Ring> {
+    pub fn ring(&self, device: &str) -> Option<RingSize> {
         let mut rings = Words::new(36);
         rings.set(0, GET_RINGS);
         self.ask(device, &mut rings).ok()?;
-        Some(Ring { max_descriptors: rings.get(1), descriptors: rings.get(5) })
+        Some(RingSize { max_descriptors: rings.get(1), descriptors: rings.get(5) })
     }
 
     fn ask(&self, device: &str, words: &mut Words) -> Result<(), SysError> {

@@ -67,8 +67,8 @@ const SAMPLE_IP: u64 = 1;
 pub(crate) const IOC_ENABLE: libc::c_ulong = 0x2400;
 pub(crate) const IOC_DISABLE: libc::c_ulong = 0x2401;
 
-/// Opens a counter of a thread, 0 for the calling one, on any CPU. Where perf_event_paranoid 2 allows user mode
-/// only, it counts that; returns whether it sees the kernel.
+/// Opens a counter of a thread, 0 for the calling one, on any CPU. Where perf_event_paranoid 2
+/// allows user mode only, it counts that; returns whether it sees the kernel.
 fn open_allowed(attr: &mut Attr, thread: i32, call: &str) -> Result<(OwnedFd, bool), SysError> {
     let on_any_cpu = (thread, -1, -1);
     match open_at(attr, on_any_cpu, call) {
@@ -168,26 +168,26 @@ const SAMPLE_PAGES: usize = 128;
 /// Data pages of a switch log: 32 KiB hold 2,048 switches.
 const SWITCH_PAGES: usize = 8;
 
-/// Ring of records that the kernel writes (`perf_event_mmap_page`).
+/// RecordRing of records that the kernel writes (`perf_event_mmap_page`).
 #[derive(Debug)]
-struct Ring {
+struct RecordRing {
     /// Has one reader; `data_head` orders the kernel's writes.
     mapping: Mapping,
     page_bytes: usize,
     pages: usize,
 }
 
-impl Ring {
-    fn of(fd: &OwnedFd, pages: usize) -> Result<Ring, SysError> {
+impl RecordRing {
+    fn of(fd: &OwnedFd, pages: usize) -> Result<RecordRing, SysError> {
         let page_bytes =
             usize::try_from(crate::host::page_bytes()).expect("a page fits the address space");
         let call = "map the sample ring (is kernel.perf_event_mlock_kb too small?)";
         let mapping = Mapping::shared(fd.as_fd(), (1 + pages) * page_bytes, call)?;
-        Ok(Ring { mapping, page_bytes, pages })
+        Ok(RecordRing { mapping, page_bytes, pages })
     }
 
     /// Passes on the kind, the flags and the position of each record's first word.
-    fn drain(&mut self, mut each: impl FnMut(&Ring, (u32, u16), u64)) {
+    fn drain(&mut self, mut each: impl FnMut(&RecordRing, (u32, u16), u64)) {
         let (head_at, tail_at) = (1024, 1032);
         // SAFETY: both words lie in the first mapped page, 8-byte aligned; the kernel accesses them
         // atomically.
@@ -203,7 +203,7 @@ impl Ring {
         while at < end {
             let header = self.word(at);
             let bytes = header >> 48;
-            each(self, ((header & 0xFFFF_FFFF) as u32, (header >> 32) as u16), at + 8);
+            each(self, ((header & 0xFFFF_FFFF) as u32, (header >> 32 & 0xFFFF) as u16), at + 8);
             if bytes == 0 {
                 break;
             }
@@ -233,7 +233,7 @@ const RECORD_SWITCH: u32 = 14;
 #[derive(Debug)]
 pub struct Sampler {
     fd: OwnedFd,
-    ring: Ring,
+    ring: RecordRing,
     /// False when only user mode could be sampled.
     pub sees_kernel: bool,
 }
@@ -253,7 +253,7 @@ impl Sampler {
             ..Attr::default()
         };
         let (fd, sees_kernel) = open_allowed(&mut attr, 0, "cpu-clock samples")?;
-        let ring = Ring::of(&fd, SAMPLE_PAGES)?;
+        let ring = RecordRing::of(&fd, SAMPLE_PAGES)?;
         Ok(Sampler { fd, ring, sees_kernel })
     }
 
@@ -282,7 +282,7 @@ impl Sampler {
 pub struct CpuSampler {
     /// Keeps the event.
     _fd: OwnedFd,
-    ring: Ring,
+    ring: RecordRing,
 }
 
 impl CpuSampler {
@@ -303,7 +303,7 @@ impl CpuSampler {
         };
         let place = i32::try_from(cpu).unwrap_or(i32::MAX);
         let fd = open_at(&mut attr, (-1, place, -1), "samples of a CPU")?;
-        let ring = Ring::of(&fd, SWITCH_PAGES)?;
+        let ring = RecordRing::of(&fd, SWITCH_PAGES)?;
         Ok(CpuSampler { _fd: fd, ring })
     }
 
@@ -325,7 +325,7 @@ impl CpuSampler {
 pub struct SwitchLog {
     /// Keeps the event.
     _fd: OwnedFd,
-    ring: Ring,
+    ring: RecordRing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -358,7 +358,7 @@ impl SwitchLog {
         };
         let thread = i32::try_from(tid).unwrap_or(i32::MAX);
         let (fd, _) = open_allowed(&mut attr, thread, "switches of a thread")?;
-        let ring = Ring::of(&fd, SWITCH_PAGES)?;
+        let ring = RecordRing::of(&fd, SWITCH_PAGES)?;
         Ok(SwitchLog { _fd: fd, ring })
     }
 

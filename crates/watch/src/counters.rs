@@ -23,7 +23,7 @@ const DATAGRAMS: [SocketKind; 3] = [SocketKind::Udp4, SocketKind::Udp6, SocketKi
 const CONNECTIONS: [SocketKind; 2] = [SocketKind::Tcp4, SocketKind::Tcp6];
 
 /// Open sources of counters. Files of `/proc` stay those of the namespace after its last process.
-pub(crate) struct Reader {
+pub(crate) struct Sources {
     protocols: Vec<File>,
     backlogs: File,
     route: Netlink,
@@ -56,13 +56,13 @@ pub(crate) struct Snapshot {
     pub(crate) sockets: Vec<SocketState>,
 }
 
-impl Reader {
+impl Sources {
     /// Opens the sources in the network namespace of a process, or in our own.
     pub(crate) fn open(
         files: &Files,
         pid: Option<u32>,
         with_connections: bool,
-    ) -> Result<Reader, SysError> {
+    ) -> Result<Sources, SysError> {
         let entered = namespace::within(pid, || {
             let sockets = Netlink::open(Family::SocketDiagnosis)?;
             Ok((Netlink::open(Family::Route)?, sockets, Ethtool::open().ok()))
@@ -85,7 +85,7 @@ impl Reader {
         });
         let used = ROWS.iter().flat_map(|row| row.plus.iter().chain(row.minus));
         let used = used.chain(stages::INTO_IP).chain(stages::READ).chain(stages::BUFFER_FULL);
-        Ok(Reader {
+        Ok(Sources {
             // A host without IPv6 has no snmp6.
             protocols: [open("snmp"), open("netstat")]
                 .into_iter()

@@ -14,11 +14,11 @@ use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
 use daqmeter_sys::{SysError, namespace};
 
 use crate::causes::Causes;
-use crate::counters::{Counts, Gain, Reader, Snapshot, add_gains, gain};
+use crate::counters::{Counts, Gain, Snapshot, Sources, add_gains, gain};
 use crate::stages::{
     BACKLOG, BUFFER_FULL, INTO_IP, NO_PORT, Of, PACKETS, READ, REFUSED, ROWS, Row,
 };
-use crate::target::{self, Owner, Port, Target};
+use crate::target::{self, LocalPort, Owner, Target};
 use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
 
 /// Of `include/net/tcp_states.h`.
@@ -37,7 +37,7 @@ pub struct Watch {
     files: Files,
     target: Target,
     name: String,
-    reader: Reader,
+    reader: Sources,
     last: Snapshot,
     sums: Counts,
     reasons: Drops,
@@ -87,7 +87,7 @@ impl Watch {
         };
         let tap = sequence.map(|of| namespace::within(pid, || SequenceTap::open(of)).flatten());
         let tap = tap.transpose()?;
-        let mut reader = Reader::open(files, pid, !target.is_host())?;
+        let mut reader = Sources::open(files, pid, !target.is_host())?;
         let mut last = reader.snapshot()?;
         let sockets = std::mem::take(&mut last.sockets);
         let mut watch = Watch {
@@ -598,7 +598,7 @@ impl Watch {
     }
 }
 
-fn is_at(state: &SocketState, port: Port) -> bool {
+fn is_at(state: &SocketState, port: LocalPort) -> bool {
     let is_tcp = matches!(state.kind, SocketKind::Tcp4 | SocketKind::Tcp6);
     state.kind != SocketKind::Packet && is_tcp == port.is_tcp && state.local.port() == port.number
 }

@@ -2,8 +2,8 @@
 //! the sockets, from the wire to the program.
 //!
 //! [`stages`] is the table of losses, [`counters`] reads what it names, [`ledger`] makes the sums.
-//! [`causes`] is the table of causes at a socket, [`timeline`] sees what its reader did. Nothing here
-//! changes the host.
+//! [`causes`] is the table of causes at a socket, [`timeline`] sees what its reader did. Nothing
+//! here changes the host.
 
 mod causes;
 mod counters;
@@ -14,4 +14,4 @@ mod threads;
 mod timeline;
 
 pub use ledger::{Watch, WatchError};
-pub use target::{Port, Target, sequence};
+pub use target::{LocalPort, Target, sequence};

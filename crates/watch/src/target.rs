@@ -12,7 +12,7 @@ use daqmeter_sys::netlink::{SocketKind, SocketState};
 pub struct Target {
     /// A process, and those that it starts.
     pub pid: Option<u32>,
-    pub port: Option<Port>,
+    pub port: Option<LocalPort>,
 }
 
 impl Target {
@@ -23,22 +23,22 @@ impl Target {
 
 /// A local port, as `udp/5000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct LocalPort {
     pub is_tcp: bool,
     pub number: u16,
 }
 
-impl FromStr for Port {
+impl FromStr for LocalPort {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Port, String> {
+    fn from_str(text: &str) -> Result<LocalPort, String> {
         let wanted = || format!("`{text}` is no port: write udp/5000 or tcp/5000");
         let (protocol, number) = text.split_once('/').ok_or_else(wanted)?;
         let number: u16 = number.parse().map_err(|_| wanted())?;
         match (protocol, number) {
             (_, 0) => Err(wanted()),
-            ("udp", _) => Ok(Port { is_tcp: false, number }),
-            ("tcp", _) => Ok(Port { is_tcp: true, number }),
+            ("udp", _) => Ok(LocalPort { is_tcp: false, number }),
+            ("tcp", _) => Ok(LocalPort { is_tcp: true, number }),
             _ => Err(wanted()),
         }
     }
@@ -64,7 +64,7 @@ pub fn sequence(text: &str) -> Result<(u16, u8, bool), String> {
     }
 }
 
-impl fmt::Display for Port {
+impl fmt::Display for LocalPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", if self.is_tcp { "tcp" } else { "udp" }, self.number)
     }
@@ -146,10 +146,10 @@ mod tests {
 
     #[test]
     fn a_port_has_a_protocol_and_a_number() {
-        assert_eq!("udp/5000".parse(), Ok(Port { is_tcp: false, number: 5000 }));
-        assert_eq!("tcp/1".parse::<Port>().unwrap().to_string(), "tcp/1");
+        assert_eq!("udp/5000".parse(), Ok(LocalPort { is_tcp: false, number: 5000 }));
+        assert_eq!("tcp/1".parse::<LocalPort>().unwrap().to_string(), "tcp/1");
         for wrong in ["5000", "udp/", "udp/0", "udp/65536", "sctp/5", "udp/5000/1", ""] {
-            let error = wrong.parse::<Port>().unwrap_err();
+            let error = wrong.parse::<LocalPort>().unwrap_err();
             assert!(error.contains("udp/5000 or tcp/5000"), "{error}");
         }
     }

@@ -1,11 +1,12 @@
 //! Short times in which a socket's buffer fills: what its reader did, and who had its CPU.
 //!
-//! A socket is polled every millisecond while it fills, and every 10 ms otherwise; a poll takes some
-//! microseconds and does not touch the program.
+//! A socket is polled every millisecond while it fills, and every 10 ms otherwise. A poll takes
+//! some microseconds, and does not touch the program.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use daqmeter_record::units::whole;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::SocketState;
@@ -296,7 +297,7 @@ impl Window {
             is_emptied,
             continues: self.continues,
             length_ns: self.last_drop_ns.saturating_sub(self.start.at_ns),
-            more_bytes: (slope * self.last_drop_ns.saturating_sub(first) as f64) as u64,
+            more_bytes: whole(slope * self.last_drop_ns.saturating_sub(first) as f64),
         }
     }
 }
