@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         watch.step(INTERVAL.min(left)).map_err(Failure::tool)?;
         has_ended = program.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
     }
-    watch.end();
+    watch.end().map_err(Failure::tool)?;
     let status = program.map(end).transpose()?;
     let said = heard.and_then(|heard| heard.join().ok()).flatten();
     let mut watched = watch.so_far();

@@ -1,7 +1,7 @@
 //! Programs in the kernel: packets that it dropped, counted by reason.
 //!
 //! A counter for each reason and CPU (`perf_event_open` with a filter) would take thousands of
-//! descriptors on a large host; one program of 40 instructions and one map take two. The crates
+//! descriptors on a large host; one program of 50 instructions and one map take two. The crates
 //! aya and libbpf-rs bring a compiler of programs or a C library; the programs here are tables of
 //! instructions. Layouts from `include/uapi/linux/bpf.h`.
 
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -23,7 +24,7 @@ const MAP_LOOKUP: u32 = 1;
 const MAP_NEXT_KEY: u32 = 4;
 const PROGRAM_LOAD: u32 = 5;
 const RAW_TRACEPOINT_OPEN: u32 = 17;
-const MAP_PER_CPU_HASH: u32 = 5;
+const MAP_PER_CPU_ARRAY: u32 = 6;
 const PROGRAM_RAW_TRACEPOINT: u32 = 17;
 
 /// An instruction: `struct bpf_insn`.
@@ -90,42 +91,61 @@ unsafe fn bpf_open(
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor")) })
 }
 
-/// Numbers of reasons up to which they have names; those above are of subsystems (wireless, Open
+/// Numbers of reasons below which they are counted; those above are of subsystems (wireless, Open
 /// vSwitch).
-const REASONS: usize = 256;
-/// Pairs of a reason and a place that are counted; a kernel has about 300 places that drop.
-const MAX_PAIRS: u32 = 4096;
+const REASONS: u32 = 256;
+/// Reason of drops of which only the function that dropped tells more.
+const UNSPECIFIED: &str = "NOT_SPECIFIED";
 
-/// Reason of a drop, address of the code that dropped, and number of the network namespace.
-type Pair = [u64; 3];
-
-/// Packets that were dropped, by network namespace (0 where it is not known) and reason.
-pub type Drops = BTreeMap<(u64, String), u64>;
-
-/// Counts the packets that the kernel drops on this host, in all network namespaces, by reason.
+/// Counts the packets that the kernel drops in a network namespace, by reason.
 #[derive(Debug)]
 pub struct DropReasons {
-    names: Vec<Option<String>>,
-    /// Names of pairs that were seen.
-    seen: BTreeMap<Pair, String>,
-    symbols: Option<KernelSymbols>,
-    map: Map<3>,
-    /// Drops are told apart by the namespace of the packet's device.
+    /// Reasons that are asked for, and their places in the map.
+    places: Vec<(&'static str, u32)>,
+    map: Map<0>,
+    /// Drops of other namespaces are left out.
     pub knows_namespaces: bool,
     /// Keep the program attached.
     _program: OwnedFd,
     _tracepoint: OwnedFd,
 }
 
+/// A function of the kernel whose drops without a reason are counted at a place of their own.
+struct Function {
+    addresses: Range<u64>,
+    place: u32,
+}
+
 impl DropReasons {
-    /// Starts counting.
+    /// Starts counting for these reasons, with the kernel's names; `NOT_SPECIFIED` followed by a
+    /// function is what that function drops without a reason.
     ///
     /// # Errors
     /// The process may not (CAP_BPF and CAP_PERFMON), tracefs is not there, or the kernel tells no
     /// reasons (before 5.17).
-    pub fn open(files: &Files) -> Result<DropReasons, SysError> {
-        let names = reason_names(files)?;
-        let map = Map::open(MAP_PER_CPU_HASH, 1, possible_cpus(files), MAX_PAIRS)?;
+    pub fn open(
+        files: &Files,
+        namespace: u64,
+        reasons: impl Iterator<Item = &'static str>,
+    ) -> Result<DropReasons, SysError> {
+        let numbers = reason_numbers(files)?;
+        let (mut places, mut functions, mut symbols) = (Vec::new(), Vec::new(), None);
+        for name in reasons {
+            let function = name.strip_prefix(UNSPECIFIED).map(str::trim);
+            let place = match function {
+                None | Some("") => numbers.get(name).copied(),
+                Some(function) => {
+                    let symbols = symbols.get_or_insert_with(KernelSymbols::of_kernel);
+                    let place = REASONS - 1 - u32::try_from(functions.len()).unwrap_or(0);
+                    symbols.range(function).map(|addresses| {
+                        functions.push(Function { addresses, place });
+                        place
+                    })
+                }
+            };
+            places.extend(place.map(|place| (name, place)));
+        }
+        let map = Map::open(MAP_PER_CPU_ARRAY, 1, possible_cpus(files), REASONS)?;
         let fields = Btf::of_kernel(files).and_then(|btf| {
             Some([
                 btf.offset("sk_buff", &["dev"])?,
@@ -133,77 +153,59 @@ impl DropReasons {
                 btf.offset("net", &["ns", "inum"])?,
             ])
         });
-        let program = load(PROGRAM_RAW_TRACEPOINT, &program(map.fd.as_raw_fd(), fields))?;
+        let here = fields.and_then(|fields| Some((fields, u32::try_from(namespace).ok()?)));
+        let unspecified = numbers.get(UNSPECIFIED).copied().unwrap_or(REASONS);
+        let program = counts_drops(map.fd.as_raw_fd(), here, unspecified, &functions);
+        let program = load(PROGRAM_RAW_TRACEPOINT, &program)?;
         let attributes = BpfAttributes::new(&[0, 0, program.as_raw_fd().cast_unsigned()]);
         let attributes = attributes.with(0, c"kfree_skb".as_ptr());
         // SAFETY: the name ends with a zero byte.
         let tracepoint =
             unsafe { bpf_open(RAW_TRACEPOINT_OPEN, &attributes, "watch skb:kfree_skb") }?;
         Ok(DropReasons {
-            names,
-            seen: BTreeMap::new(),
-            symbols: None,
+            places,
             map,
-            knows_namespaces: fields.is_some(),
+            knows_namespaces: here.is_some(),
             _program: program,
             _tracepoint: tracepoint,
         })
     }
 
-    /// Returns the packets dropped since `open` for each reason that was seen. A drop without a
-    /// reason has the function that dropped it: `NOT_SPECIFIED do_xdp_generic`.
+    /// Returns the packets dropped since `open` for each reason that this kernel has.
     ///
     /// # Errors
     /// The map cannot be read.
-    pub fn read(&mut self) -> Result<Drops, SysError> {
-        let mut counts = Drops::new();
-        let mut found = Vec::new();
-        self.map.read(|pair, by_cpu| found.push((pair, by_cpu.iter().sum::<u64>())))?;
-        for (pair, count) in found {
-            let name = match self.seen.get(&pair) {
-                Some(name) => name.clone(),
-                None => self.name(pair),
-            };
-            *counts.entry((pair[2], name)).or_default() += count;
-        }
-        Ok(counts)
-    }
-
-    fn name(&mut self, pair: Pair) -> String {
-        let [reason, address, _] = pair;
-        let known = usize::try_from(reason).ok().and_then(|reason| self.names.get(reason)?.clone());
-        let mut name = known.unwrap_or_else(|| format!("reason {reason:#x}"));
-        if name == "NOT_SPECIFIED" {
-            let symbols = self.symbols.get_or_insert_with(KernelSymbols::of_kernel);
-            let place = symbols.name(address);
-            name = format!("{name} {}", place.split('+').next().unwrap_or_default());
-        }
-        self.seen.insert(pair, name.clone());
-        name
+    pub fn read(&mut self) -> Result<Vec<(&'static str, u64)>, SysError> {
+        let map = &mut self.map;
+        let count = |(name, place): &(&'static str, u32)| Ok((*name, map.sum(*place)?));
+        self.places.iter().map(count).collect()
     }
 }
 
-/// Counts the second and third argument of the tracepoint, the code and the reason, in the map,
-/// with the namespace of the packet (the first): `packet->dev->nd_net->ns.inum`.
-fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
+/// Counts the third argument of the tracepoint, the reason, in the map, if the packet (the first)
+/// belongs to a namespace: `packet->dev->nd_net->ns.inum`. A packet without a device counts, too.
+fn counts_drops(
+    map: i32,
+    here: Option<([u32; 3], u32)>,
+    unspecified: u32,
+    functions: &[Function],
+) -> Vec<Instruction> {
     const STACK: u8 = 10;
     const READ_KERNEL: i32 = 113;
-    let load_map = [instruction(0x18, 1, 1, 0, map), instruction(0, 0, 0, 0, 0)];
-    let key = [instruction(0xBF, 2, STACK, 0, 0), instruction(0x07, 2, 0, 0, -24)];
     let mut program = vec![
-        instruction(0xBF, 6, 1, 0, 0),       // r6 = arguments
-        instruction(0x79, 2, 6, 16, 0),      // r2 = arguments[2]
-        instruction(0x7B, STACK, 2, -24, 0), // key[0] = r2
-        instruction(0x79, 2, 6, 8, 0),       // r2 = arguments[1]
-        instruction(0x7B, STACK, 2, -16, 0), // key[1] = r2
-        instruction(0xB7, 2, 0, 0, 0),       // r2 = 0
-        instruction(0x7B, STACK, 2, -8, 0),  // key[2] = r2
+        instruction(0xBF, 6, 1, 0, 0),  // r6 = arguments
+        instruction(0x79, 7, 6, 16, 0), // r7 = reason
+        instruction(0x79, 8, 6, 8, 0),  // r8 = address of the code
     ];
-    if let Some(fields) = fields {
-        program.push(instruction(0x79, 3, 6, 0, 0)); // r3 = arguments[0]
+    if let Some((fields, namespace)) = here {
+        program.extend([
+            instruction(0xB7, 2, 0, 0, 0), // number = 0
+            instruction(0x7B, STACK, 2, -8, 0),
+            instruction(0x79, 3, 6, 0, 0), // r3 = packet
+        ]);
         let [device, net, number] = fields.map(u32::cast_signed);
         for (offset, bytes, to, skip) in
-            [(device, 8, -32, 13), (net, 8, -32, 6), (number, 4, -8, 0)]
+            [(device, 8, -16, 13), (net, 8, -16, 6), (number, 4, -8, 0)]
         {
             program.extend([
                 instruction(0x07, 3, 0, 0, offset), // r3 += offset
@@ -213,35 +215,66 @@ fn program(map: i32, fields: Option<[u32; 3]>) -> Vec<Instruction> {
                 instruction(0x85, 0, 0, 0, READ_KERNEL), // r0 = bpf_probe_read_kernel(r1, r2, r3)
             ]);
             if skip > 0 {
-                program.push(instruction(0x55, 0, 0, skip, 0)); // if r0 != 0: to the count
-                program.push(instruction(0x79, 3, STACK, -32, 0)); // r3 = what was read
+                program.push(instruction(0x55, 0, 0, skip, 0)); // if r0 != 0: number stays 0
+                program.push(instruction(0x79, 3, STACK, -16, 0)); // r3 = what was read
             }
         }
+        program.extend([
+            instruction(0x79, 2, STACK, -8, 0), // r2 = number
+            instruction(0x15, 2, 0, 1, 0),
+            instruction(0x56, 2, 0, TO_END, namespace.cast_signed()), // 32 bits of r2
+        ]);
     }
+    for Function { addresses, place } in functions {
+        program.push(instruction(0x55, 7, 0, 7, unspecified.cast_signed()));
+        for (code, skip, address) in [(0xAD, 4, addresses.start), (0x3D, 1, addresses.end)] {
+            program.extend(constant(1, address));
+            program.push(instruction(code, 8, 1, skip, 0)); // r8 below or not below r1: skip
+        }
+        program.push(instruction(0xB7, 7, 0, 0, place.cast_signed())); // r7 = place
+    }
+    program.push(instruction(0x35, 7, 0, TO_END, REASONS.cast_signed()));
+    program.push(instruction(0x63, STACK, 7, -4, 0)); // key = r7
+    program.extend(lookup(map, -4));
     program.extend([
-        load_map[0], // r1 = map
-        load_map[1],
-        key[0], // r2 = key
-        key[1],
-        instruction(0x85, 0, 0, 0, 1), // r0 = bpf_map_lookup_elem(r1, r2)
-        instruction(0x15, 0, 0, 3, 0), // if r0 == 0 skip 3
+        instruction(0x15, 0, 0, TO_END, 0),
         instruction(0xB7, 1, 0, 0, 1), // r1 = 1
         instruction(0xDB, 0, 1, 0, 0), // *r0 += r1, atomically
-        instruction(0x05, 0, 0, 10, 0), // to the end
-        instruction(0xB7, 1, 0, 0, 1), // r1 = 1
-        instruction(0x7B, STACK, 1, -32, 0), // value = r1
-        load_map[0],                   // r1 = map
-        load_map[1],
-        key[0], // r2 = key
-        key[1],
-        instruction(0xBF, 3, STACK, 0, 0), // r3 = value
-        instruction(0x07, 3, 0, 0, -32),
-        instruction(0xB7, 4, 0, 0, 0), // r4 = 0: insert or replace
-        // bpf_map_update_elem(r1, r2, r3, r4): after another CPU it sets only this one's.
-        instruction(0x85, 0, 0, 0, 2),
-        instruction(0x95, 0, 0, 0, 0), // return r0
     ]);
+    finished(program)
+}
+
+/// Offset of a jump to the end of a program, until [`finished`].
+const TO_END: i16 = -1;
+
+/// Ends a program with 0.
+fn finished(mut program: Vec<Instruction>) -> Vec<Instruction> {
+    let end = program.len();
+    for (at, one) in program.iter_mut().enumerate() {
+        let is_jump = matches!(one.code & 0x07, 0x05 | 0x06) && one.code != 0x85;
+        if is_jump && one.offset == TO_END {
+            one.offset = i16::try_from(end - at - 1).expect("a short program");
+        }
+    }
+    program.extend([instruction(0xB7, 0, 0, 0, 0), instruction(0x95, 0, 0, 0, 0)]);
     program
+}
+
+/// Register = constant of 64 bits.
+fn constant(register: u8, value: u64) -> [Instruction; 2] {
+    let half = |shift: u32| ((value >> shift & 0xFFFF_FFFF) as u32).cast_signed();
+    [instruction(0x18, register, 0, 0, half(0)), instruction(0, 0, 0, 0, half(32))]
+}
+
+/// r0 = bpf_map_lookup_elem(map, key on the stack), with r1 and r2.
+fn lookup(map: i32, key: i32) -> [Instruction; 5] {
+    [
+        instruction(0x18, 1, 1, 0, map),
+        instruction(0, 0, 0, 0, 0),
+        instruction(0xBF, 2, 10, 0, 0),
+        instruction(0x07, 2, 0, 0, key),
+        instruction(0x85, 0, 0, 0, 1),
+    ]
 }
 
 fn load(kind: u32, program: &[Instruction]) -> Result<OwnedFd, SysError> {
@@ -253,7 +286,8 @@ fn load(kind: u32, program: &[Instruction]) -> Result<OwnedFd, SysError> {
     unsafe { bpf_open(PROGRAM_LOAD, &attributes, "load a program into the kernel (root)") }
 }
 
-/// A map of the kernel from keys of `K` words to values of `V` words of 64 bits.
+/// A map of the kernel from keys of `K` words of 64 bits, or an array for 0, to values of such
+/// words.
 #[derive(Debug)]
 struct Map<const K: usize> {
     fd: OwnedFd,
@@ -263,63 +297,74 @@ struct Map<const K: usize> {
 
 impl<const K: usize> Map<K> {
     fn open(kind: u32, value_words: u32, words: usize, entries: u32) -> Result<Map<K>, SysError> {
-        let key_bytes = u32::try_from(8 * K).expect("a short key");
+        let key_bytes = u32::try_from(8 * K).expect("a short key").max(4);
         let attributes = BpfAttributes::new(&[kind, key_bytes, 8 * value_words, entries]);
         // SAFETY: the command takes numbers only.
         let fd = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map in the kernel (root)") }?;
         Ok(Map { fd, value: vec![0; words] })
     }
 
+    /// Reads the value of a key; false when it is not there any more.
+    fn look_up<T>(&mut self, key: &T) -> Result<bool, SysError> {
+        assert_eq!(size_of::<T>(), (8 * K).max(4));
+        let attributes = BpfAttributes::new(&[self.fd.as_raw_fd().cast_unsigned()])
+            .with(2, std::ptr::from_ref(key))
+            .with(4, self.value.as_mut_ptr().cast_const());
+        // SAFETY: the key has the map's size, and there is room for a value of each CPU.
+        match unsafe { bpf(MAP_LOOKUP, &attributes, "read a map of the kernel") } {
+            Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+            done => done.map(|_| true),
+        }
+    }
+}
+
+impl Map<0> {
+    fn sum(&mut self, place: u32) -> Result<u64, SysError> {
+        self.look_up(&place)?;
+        Ok(self.value.iter().sum())
+    }
+}
+
+impl Map<1> {
     /// Passes each entry on.
-    fn read(&mut self, mut each: impl FnMut([u64; K], &[u64])) -> Result<(), SysError> {
-        let map = self.fd.as_raw_fd().cast_unsigned();
-        let (mut key, mut next) = ([0_u64; K], [0_u64; K]);
-        let mut before: *const [u64; K] = std::ptr::null();
+    fn read(&mut self, mut each: impl FnMut(u64, &[u64])) -> Result<(), SysError> {
+        let (mut key, mut next) = (0_u64, 0_u64);
+        let mut before: *const u64 = std::ptr::null();
         loop {
-            let attributes = BpfAttributes::new(&[map]).with(2, before).with(4, &raw mut next);
+            let attributes = BpfAttributes::new(&[self.fd.as_raw_fd().cast_unsigned()])
+                .with(2, before)
+                .with(4, (&raw mut next).cast_const());
             // SAFETY: both keys have the map's size; without one, the kernel gives the first.
             match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read a map of the kernel") } {
                 Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(()),
                 done => done?,
             };
-            key.copy_from_slice(&next);
+            key.clone_from(&next);
             before = &raw const key;
-            let value = self.value.as_mut_ptr().cast_const();
-            let attributes = BpfAttributes::new(&[map]).with(2, before).with(4, value);
-            // SAFETY: the key has the map's size, and there is room for a value of each CPU.
-            match unsafe { bpf(MAP_LOOKUP, &attributes, "read a map of the kernel") } {
-                // The entry was replaced meanwhile.
-                Err(error) if error.errno() == Some(libc::ENOENT) => continue,
-                done => done?,
-            };
-            each(key, &self.value);
+            if self.look_up(&key)? {
+                each(key, &self.value);
+            }
         }
     }
 }
 
-/// Names of reasons by number, from the format of the tracepoint: numbers differ between kernels.
-fn reason_names(files: &Files) -> Result<Vec<Option<String>>, SysError> {
+/// Numbers of reasons by name, from the format of the tracepoint: they differ between kernels.
+fn reason_numbers(files: &Files) -> Result<BTreeMap<String, u32>, SysError> {
     const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
     let read = |place: &str| {
         let path = files.root().join(place).join("events/skb/kfree_skb/format");
         fs::read_to_string(&path).map_err(failed(path.display().to_string()))
     };
     let text = read(PLACES[0]).or_else(|error| read(PLACES[1]).map_err(|_| error))?;
-    let mut names = vec![None; REASONS];
     let list = text.split_once("REC->reason").map_or("", |(_, list)| list);
-    for pair in list.split('{').skip(1) {
-        let Some((number, name)) = pair.split('}').next().and_then(|pair| pair.split_once(','))
-        else {
-            continue;
-        };
-        let place = number.trim().parse::<usize>().ok().and_then(|number| names.get_mut(number));
-        if let Some(place) = place {
-            *place = Some(name.trim().trim_matches('"').to_owned());
-        }
-    }
+    let pair = |text: &str| {
+        let (number, name) = text.split('}').next()?.split_once(',')?;
+        let number = number.trim().parse().ok().filter(|number| *number < REASONS)?;
+        Some((name.trim().trim_matches('"').to_owned(), number))
+    };
+    let numbers: BTreeMap<String, u32> = list.split('{').skip(1).filter_map(pair).collect();
     let missing = std::io::Error::other("this kernel tells no reasons (Linux 5.17 does)");
-    let is_known = names.iter().any(Option::is_some);
-    if is_known { Ok(names) } else { Err(failed("skb:kfree_skb")(missing)) }
+    if numbers.is_empty() { Err(failed("skb:kfree_skb")(missing)) } else { Ok(numbers) }
 }
 
 /// Place of a number in the payload of UDP datagrams to a port, which the sender counts up.
@@ -396,7 +441,7 @@ impl SequenceTap {
     /// The map cannot be read.
     pub fn read(&mut self) -> Result<Vec<Flow>, SysError> {
         let mut flows = Vec::new();
-        self.map.read(|[from], value| {
+        self.map.read(|from, value| {
             let address = Ipv4Addr::from_bits((from >> 16 & 0xFFFF_FFFF) as u32);
             flows.push(Flow {
                 from: SocketAddrV4::new(address, (from & 0xFFFF) as u16),
@@ -424,14 +469,14 @@ fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
     let mut program = vec![
         instruction(0xBF, 6, 1, 0, 0), // r6 = packet, where loads expect it
         instruction(0x61, 0, 6, 4, 0), // r0 = its type
-        instruction(0x15, 0, 0, -1, OUTGOING),
+        instruction(0x15, 0, 0, TO_END, OUTGOING),
         instruction(0x61, 0, 6, 16, 0), // r0 = protocol, in the order of the network
-        instruction(0x55, 0, 0, -1, i32::from(0x0800_u16.to_be())),
+        instruction(0x55, 0, 0, TO_END, i32::from(0x0800_u16.to_be())),
         at(BYTE, 9), // r0 = protocol of IP
-        instruction(0x55, 0, 0, -1, UDP),
+        instruction(0x55, 0, 0, TO_END, UDP),
         at(HALF, 6), // r0 = fragment
         instruction(0x57, 0, 0, 0, 0x1FFF),
-        instruction(0x55, 0, 0, -1, 0),
+        instruction(0x55, 0, 0, TO_END, 0),
         at(WORD, 12), // r9 = sender: address << 16 | port
         instruction(0xBF, 9, 0, 0, 0),
         instruction(0x67, 9, 0, 0, 16),
@@ -440,7 +485,7 @@ fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
         instruction(0x67, 0, 0, 0, 2),
         instruction(0xBF, 7, 0, 0, 0),
         behind(HALF, 2), // r0 = port
-        instruction(0x55, 0, 0, -1, i32::from(sequence.port)),
+        instruction(0x55, 0, 0, TO_END, i32::from(sequence.port)),
         behind(HALF, 0),
         instruction(0x4F, 9, 0, 0, 0),
         instruction(0x7B, STACK, 9, -8, 0), // key = r9
@@ -462,14 +507,11 @@ fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
     if !sequence.is_big_endian && bits > 8 {
         program.push(instruction(0xDC, 8, 0, 0, bits)); // swap the bytes of r8
     }
+    program.extend(lookup(map, -8));
+    let known = program.len();
     program.extend([
-        instruction(0x18, 1, 1, 0, map), // r0 = lookup(map, key)
-        instruction(0, 0, 0, 0, 0),
-        instruction(0xBF, 2, STACK, 0, 0),
-        instruction(0x07, 2, 0, 0, -8),
-        instruction(0x85, 0, 0, 0, 1),
-        instruction(0x15, 0, 0, -2, 0), // a new sender
-        instruction(0x79, 2, 0, 0, 0),  // r1 = number - next, in the width of the number, signed
+        instruction(0x15, 0, 0, 0, 0), // to a new sender
+        instruction(0x79, 2, 0, 0, 0), // r1 = number - next, in the width of the number, signed
         instruction(0xBF, 1, 8, 0, 0),
         instruction(0x1F, 1, 2, 0, 0),
         instruction(0x67, 1, 0, 0, 64 - bits),
@@ -488,9 +530,10 @@ fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
         instruction(0x79, 3, 0, 8, 0), // seen += 1
         instruction(0x07, 3, 0, 0, 1),
         instruction(0x7B, 0, 3, 8, 0),
-        instruction(0x05, 0, 0, -1, 0),
+        instruction(0x05, 0, 0, TO_END, 0),
     ]);
-    let new = program.len();
+    let new = program.len() - known - 1;
+    program[known].offset = i16::try_from(new).expect("a short program");
     program.extend([
         instruction(0x07, 8, 0, 0, 1), // value = number + 1, 1, 0, 0
         instruction(0x7B, STACK, 8, -40, 0),
@@ -508,18 +551,7 @@ fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
         instruction(0xB7, 4, 0, 0, 0),
         instruction(0x85, 0, 0, 0, 2),
     ]);
-    let end = program.len();
-    program.extend([instruction(0xB7, 0, 0, 0, 0), instruction(0x95, 0, 0, 0, 0)]);
-    // Jumps of -1 go to the end, those of -2 to a new sender.
-    for (at, one) in program.iter_mut().enumerate() {
-        let to = match (one.code & 0x07, one.offset) {
-            (0x05, -1) => end,
-            (0x05, -2) => new,
-            _ => continue,
-        };
-        one.offset = i16::try_from(to - at - 1).expect("a short program");
-    }
-    program
+    finished(program)
 }
 
 fn possible_cpus(files: &Files) -> usize {
@@ -539,40 +571,37 @@ mod tests {
     fn reasons_are_named_by_the_kernel() {
         let path = "sys/kernel/tracing/events/skb/kfree_skb/format";
         let (_root, files) = crate::host::root_with(&[(path, FORMAT)]);
-        let names = reason_names(&files).unwrap();
-        assert_eq!(names[6].as_deref(), Some("SOCKET_RCVBUFF"));
-        assert_eq!(names.iter().flatten().count(), 2);
+        let numbers = reason_numbers(&files).unwrap();
+        assert_eq!(numbers.get("SOCKET_RCVBUFF"), Some(&6));
+        assert_eq!(numbers.len(), 2);
     }
 
     #[test]
     fn a_kernel_without_reasons_and_a_host_without_tracefs_are_told_apart() {
         let path = "sys/kernel/debug/tracing/events/skb/kfree_skb/format";
         let (_root, files) = crate::host::root_with(&[(path, "print fmt: \"skbaddr=%p\"")]);
-        assert!(reason_names(&files).unwrap_err().to_string().contains("5.17"));
+        assert!(reason_numbers(&files).unwrap_err().to_string().contains("5.17"));
         let (_root, files) = crate::host::root_with(&[]);
-        assert!(reason_names(&files).unwrap_err().to_string().contains("kfree_skb/format"));
+        assert!(reason_numbers(&files).unwrap_err().to_string().contains("kfree_skb/format"));
     }
 
     #[test]
-    fn drops_are_counted_where_the_kernel_allows_it() {
-        let mut reasons = match DropReasons::open(&Files::default()) {
-            Ok(reasons) => reasons,
-            Err(error) => return eprintln!("no drop reasons here: {error}"),
+    fn drops_are_counted_by_reason_and_namespace_where_the_kernel_allows_it() {
+        let files = Files::default();
+        let here = crate::namespace::network_of(&files, std::process::id()).unwrap();
+        let names = ["NO_SOCKET", "NOT_SPECIFIED do_xdp_generic"];
+        let opened = [here, here + 1].map(|of| DropReasons::open(&files, of, names.into_iter()));
+        let [Ok(mut ours), Ok(mut others)] = opened else {
+            return eprintln!("no drop reasons here: {opened:?}");
         };
-        let here = if reasons.knows_namespaces {
-            crate::namespace::network_of(&Files::default(), std::process::id()).unwrap()
-        } else {
-            0
-        };
-        let key = (here, "NO_SOCKET".to_owned());
-        let mut count = || reasons.read().unwrap().get(&key).copied().unwrap_or(0);
-        let before = count();
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for _ in 0..10 {
             sender.send_to(b"nobody takes this", closed).unwrap();
         }
-        assert!(count() >= before + 10);
+        let count = |reasons: &mut DropReasons| reasons.read().unwrap()[0].1;
+        assert!(count(&mut ours) >= 10);
+        assert_eq!(count(&mut others) > 0, !others.knows_namespaces);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 
@@ -88,6 +89,12 @@ impl KernelSymbols {
         let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([u64::MAX]);
         let entry = |(&(start, name), end): (&(u64, &str), _)| (start, end, name.to_owned());
         KernelSymbols(starts.iter().zip(ends).map(entry).collect())
+    }
+
+    /// Addresses of a function.
+    pub(crate) fn range(&self, function: &str) -> Option<Range<u64>> {
+        let found = self.0.iter().find(|(_, _, name)| name == function);
+        found.map(|(start, end, _)| *start..*end)
     }
 
     /// `function+0x1f`, or the address alone.

@@ -1,13 +1,13 @@
 //! All counters of one network namespace at a moment, and what they gained since another.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use daqmeter_record::watched::Unseen;
-use daqmeter_sys::bpf::{DropReasons, Drops};
+use daqmeter_sys::bpf::DropReasons;
 use daqmeter_sys::ethtool::{DriverCounters, Ethtool};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Family, Link, Netlink, SocketKind, SocketState};
@@ -38,8 +38,6 @@ pub(crate) struct Sources {
     ethtool: Option<Ethtool>,
     drivers: BTreeMap<u32, Driver>,
     reasons: Option<DropReasons>,
-    /// Number of the network namespace.
-    pub(crate) namespace: u64,
     /// Names that rows use.
     names: HashSet<&'static str>,
     /// Devices by index, as they were seen last.
@@ -57,8 +55,8 @@ struct Driver {
 /// Counters and sockets at a moment.
 pub(crate) struct Snapshot {
     pub(crate) counts: Counts,
-    /// Packets that were dropped on the whole host.
-    pub(crate) reasons: Option<Drops>,
+    /// Packets that the kernel dropped in the namespace, by reason.
+    pub(crate) reasons: Option<Vec<(&'static str, u64)>>,
     pub(crate) sockets: Vec<SocketState>,
 }
 
@@ -81,7 +79,10 @@ impl Sources {
                 .map_err(|source| SysError { call: format!("/{path}"), source })
         };
         let mut unseen = Vec::new();
-        let reasons = DropReasons::open(files).map_err(|error| {
+        let here = namespace::network_of(files, pid.unwrap_or_else(std::process::id));
+        let reasons: BTreeSet<&str> = ROWS.iter().flat_map(|row| row.reasons).copied().collect();
+        let reasons = DropReasons::open(files, here.unwrap_or(0), reasons.into_iter());
+        let reasons = reasons.map_err(|error| {
             unseen.push(Unseen {
                 shows: "the kernel's own reason for each packet that it drops".to_owned(),
                 why: format!(
@@ -108,8 +109,6 @@ impl Sources {
             ethtool,
             drivers: BTreeMap::new(),
             reasons: reasons.ok(),
-            namespace: namespace::network_of(files, pid.unwrap_or_else(std::process::id))
-                .unwrap_or(0),
             names: used.copied().collect(),
             devices: BTreeMap::new(),
             unseen,
@@ -195,7 +194,7 @@ impl Sources {
         }
     }
 
-    /// Drops are known by their namespace; elsewhere those of all namespaces are one.
+    /// Reasons count drops of this namespace only.
     pub(crate) fn knows_namespaces(&self) -> bool {
         self.reasons.as_ref().is_some_and(|reasons| reasons.knows_namespaces)
     }

@@ -8,7 +8,7 @@ use daqmeter_record::units::plural;
 use daqmeter_record::watched::{
     LossEffect, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
 };
-use daqmeter_sys::bpf::{Drops, Flow, Sequence, SequenceTap};
+use daqmeter_sys::bpf::{Flow, Sequence, SequenceTap};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
 use daqmeter_sys::{SysError, namespace};
@@ -37,10 +37,10 @@ pub struct Watch {
     files: Files,
     target: Target,
     name: String,
-    reader: Sources,
+    sources: Sources,
     last: Snapshot,
     sums: Counts,
-    reasons: Drops,
+    reasons: BTreeMap<&'static str, u64>,
     sockets: BTreeMap<u64, SocketSum>,
     timeline: Timeline,
     tap: Option<SequenceTap>,
@@ -87,17 +87,17 @@ impl Watch {
         };
         let tap = sequence.map(|of| namespace::within(pid, || SequenceTap::open(of)).flatten());
         let tap = tap.transpose()?;
-        let mut reader = Sources::open(files, pid, !target.is_host())?;
-        let mut last = reader.snapshot()?;
+        let mut sources = Sources::open(files, pid, !target.is_host())?;
+        let mut last = sources.snapshot()?;
         let sockets = std::mem::take(&mut last.sockets);
         let mut watch = Watch {
             files: files.clone(),
             target,
             name,
-            reader,
+            sources,
             last,
             sums: Counts::new(),
-            reasons: Drops::new(),
+            reasons: BTreeMap::new(),
             sockets: BTreeMap::new(),
             timeline: Timeline::default(),
             tap,
@@ -134,7 +134,7 @@ impl Watch {
             for cookie in self.timeline.cookies() {
                 let socket = self.sockets.get_mut(&cookie);
                 let now = socket.and_then(|socket| {
-                    let now = self.reader.socket(&socket.state)?;
+                    let now = self.sources.socket(&socket.state)?;
                     socket.most_filled_bytes = socket.most_filled_bytes.max(now.filled_bytes);
                     Some(now)
                 });
@@ -179,15 +179,19 @@ impl Watch {
         }
     }
 
-    /// Ends the watch: what is still open is explained.
-    pub fn end(&mut self) {
+    /// Ends the watch: what is still open is explained, and all is counted once more.
+    ///
+    /// # Errors
+    /// As [`Watch::step`].
+    pub fn end(&mut self) -> Result<(), WatchError> {
         self.timeline.end();
         self.explain();
+        self.count()
     }
 
     /// Counts until now.
     fn count(&mut self) -> Result<(), WatchError> {
-        let mut now = self.reader.snapshot()?;
+        let mut now = self.sources.snapshot()?;
         for (of, number, counter) in add_gains(&self.last.counts, &now.counts, &mut self.sums) {
             let at = self.at(of, number);
             self.notes.insert(format!("{counter} of {at} was reset: counted from then on"));
@@ -199,10 +203,11 @@ impl Watch {
                 self.notes.insert(format!("{at} went away: counted until then"));
             }
         }
+        let before = self.last.reasons.iter().flatten();
+        let before: BTreeMap<&str, u64> = before.copied().collect();
         for (reason, count) in now.reasons.iter().flatten() {
-            let before = self.last.reasons.as_ref().and_then(|all| all.get(reason));
-            let gained = count.saturating_sub(before.copied().unwrap_or(0));
-            *self.reasons.entry(reason.clone()).or_default() += gained;
+            let gained = count.saturating_sub(before.get(reason).copied().unwrap_or(0));
+            *self.reasons.entry(reason).or_default() += gained;
         }
         let sockets = std::mem::take(&mut now.sockets);
         self.add_sockets(sockets);
@@ -252,7 +257,7 @@ impl Watch {
     fn at(&self, of: Of, number: u32) -> String {
         match of {
             Of::Cpu => format!("CPU {number}"),
-            Of::Device | Of::Driver | Of::Entry => match self.reader.devices.get(&number) {
+            Of::Device | Of::Driver | Of::Entry => match self.sources.devices.get(&number) {
                 Some(link) => link.name.clone(),
                 None => format!("device {number}"),
             },
@@ -266,21 +271,16 @@ impl Watch {
         keys.fold(0, |sum, (_, &count)| sum.saturating_add(count))
     }
 
-    /// Packets that were dropped for these reasons in the target's network namespace, or in one
-    /// that is not known.
+    /// Packets that were dropped for these reasons.
     fn reason(&self, reasons: &[&str]) -> Option<u64> {
         self.last.reasons.as_ref()?;
-        let is_here = |namespace: u64| namespace == 0 || namespace == self.reader.namespace;
-        let found = self.reasons.iter().filter(|((namespace, reason), _)| {
-            is_here(*namespace) && reasons.contains(&reason.as_str())
-        });
-        Some(found.map(|(_, count)| count).sum())
+        Some(reasons.iter().filter_map(|&reason| self.reasons.get(reason)).sum())
     }
 
     /// Devices whose packets come from a card: those of a bridge, a bond or a VLAN are counted at
     /// the device that passes them on to IP, or that they came from.
     fn entries(&self) -> impl Iterator<Item = &Link> {
-        let devices = self.reader.devices.values();
+        let devices = self.sources.devices.values();
         devices.filter(|link| link.master.is_none() && link.below.is_none())
     }
 
@@ -295,6 +295,12 @@ impl Watch {
         for row in ROWS.iter().filter(|row| row.of != Of::Difference) {
             losses.extend(self.counted(row));
         }
+        let mut left = self.backlog();
+        for loss in losses.iter_mut().filter(|loss| loss.place == WatchedPlace::Backlog) {
+            loss.packets = loss.packets.min(left);
+            left -= loss.packets;
+        }
+        losses.retain(|loss| loss.packets > 0);
         let (stages, differences) = self.stages(&losses);
         losses.extend(differences);
         losses.extend(self.lost_before(&losses));
@@ -344,7 +350,7 @@ impl Watch {
     }
 
     fn unseen(&self) -> Vec<Unseen> {
-        let mut unseen = self.reader.unseen.clone();
+        let mut unseen = self.sources.unseen.clone();
         if !self.timeline.sees_cpus() {
             unseen.push(Unseen {
                 shows: "which program had the CPU of a reader".to_owned(),
@@ -352,6 +358,16 @@ impl Watch {
             });
         }
         unseen
+    }
+
+    /// Packets that full backlogs dropped. Every namespace sees those of all CPUs and namespaces;
+    /// what a device had refused is its own.
+    fn backlog(&self) -> u64 {
+        let dropped = self.sum(Of::Cpu, &[BACKLOG]).min(self.of_entries(REFUSED));
+        match self.reason(&["CPU_BACKLOG"]) {
+            Some(counted) if self.sources.knows_namespaces() => dropped.min(counted),
+            _ => dropped,
+        }
     }
 
     /// Losses of a row by its own counters, one for each device or CPU.
@@ -425,8 +441,7 @@ impl Watch {
         let refused = self.entries().filter(is_after).map(|link| (Of::Device, link.index, REFUSED));
         let refused: u64 = refused.filter_map(|key| self.sums.get(&key)).sum();
         let received = self.of_entries(PACKETS) + refused;
-        // Every namespace sees the backlogs of all CPUs; only a device's own counter is its own.
-        let backlog = self.sum(Of::Cpu, &[BACKLOG]).min(self.of_entries(REFUSED));
+        let backlog = self.backlog();
         let into_ip = self.sum(Of::Protocols, INTO_IP);
         let read = self.sum(Of::Protocols, READ);
         let full = self.sum(Of::Protocols, BUFFER_FULL);
@@ -458,7 +473,11 @@ impl Watch {
         });
         let mut confirmed_between = |place, others: u64| {
             rows(place).map_or(0, |row| {
-                let reasons = self.reason(row.reasons).unwrap_or(0).saturating_sub(others);
+                let reasons = match self.sources.knows_namespaces() {
+                    true => self.reason(row.reasons).unwrap_or(0).saturating_sub(others),
+                    // Packets of other protocols are missing here, too.
+                    false => 0,
+                };
                 let lost = add(row, self.confirmed(between, Some(reasons), in_flight));
                 between = between.saturating_sub(lost);
                 lost
@@ -512,16 +531,11 @@ impl Watch {
         }
     }
 
-    /// Packets of a difference that a reason confirms. Without reasons, a difference that packets
-    /// in flight can explain is none; nor is one whose reason counts those of other namespaces.
+    /// Packets of a difference that a reason confirms. Where reasons are not known, or count drops
+    /// of other namespaces, too, a difference that packets in flight can explain is none.
     fn confirmed(&self, missing: u64, by_reason: Option<u64>, in_flight: u64) -> u64 {
-        match by_reason {
-            Some(counted) if counted.abs_diff(missing) <= in_flight => counted,
-            Some(counted) if self.reader.knows_namespaces() => missing.min(counted),
-            Some(_) => 0,
-            None if missing <= 2 * in_flight => 0,
-            None => missing,
-        }
+        let is_sure = self.sources.knows_namespaces() || missing > 2 * in_flight;
+        if is_sure { missing.min(by_reason.unwrap_or(missing)) } else { 0 }
     }
 
     /// Losses at the sockets of the target.
@@ -593,7 +607,7 @@ impl Watch {
     }
 
     fn name_of(&self, state: &SocketState) -> String {
-        let device = self.reader.devices.get(&state.device).map(|link| link.name.as_str());
+        let device = self.sources.devices.get(&state.device).map(|link| link.name.as_str());
         target::name(state, device)
     }
 }
