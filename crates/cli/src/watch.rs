@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Place of a number in datagrams that the sender counts up: finds losses before this host
     ///
     /// As offset=8,bytes=4,big: bytes of the payload before it, its width, and its order (big or
-    /// little). It needs root and --port, and takes about 0.1 us for each datagram.
+    /// little). It needs root and --port, and looks at every packet of the namespace.
     #[arg(long, value_name = "PLACE", value_parser = sequence, requires = "port")]
     sequence: Option<(u16, u8, bool)>,
     /// Time of the watch [default: 10s, or until the command ends]

@@ -61,13 +61,20 @@ impl Evidence {
         self.doing.is_none_or(|doing| doing == Doing::Read(self.fd) || doing == Doing::Poll)
     }
 
+    /// A reader that was behind for longer than a few looks at all counters did not just meet a
+    /// burst: its reads are known, too.
     fn caught_up(&self) -> bool {
-        self.is_emptied && !self.continues
+        const LONG_NS: u64 = 300_000_000;
+        self.is_emptied && !self.continues && self.length_ns < LONG_NS
     }
 
-    /// Share of time that the reader would have to work for all packets.
+    /// Share of time that the reader would have to work for all packets; 0 where its reads were not
+    /// counted in so short a time.
     fn needs(&self) -> f64 {
-        self.run * (1.0 + self.drops as f64 / self.reads.max(1) as f64)
+        match self.reads {
+            0 => 0.0,
+            reads => self.run * (1.0 + self.drops as f64 / reads as f64),
+        }
     }
 }
 
@@ -131,7 +138,7 @@ const CAUSES: &[Cause] = &[
         holds: |seen, _| seen.is_most(seen.wait),
         text: |seen, names| {
             let had = match &*names.taker {
-                "" => "who had it is seen by root only".to_owned(),
+                "" => "who had it was not seen".to_owned(),
                 taker => format!("{taker} had it"),
             };
             format!("{} waited for CPU {}: {had}", seen.reader(), seen.cpu)

@@ -40,9 +40,9 @@ struct Poll {
 /// Time from the last poll that found the buffer nearly empty.
 struct Window {
     start: Poll,
-    last: Poll,
     first_drop_ns: Option<u64>,
-    last_drop_ns: u64,
+    /// What the reader does later is no cause.
+    last_drop: Poll,
     doing: BTreeMap<Doing, u32>,
     cpu: u32,
     continues: bool,
@@ -130,10 +130,9 @@ impl Timeline {
             track.low = poll;
             return poll.filled * 8 > u64::from(socket.buffer_bytes);
         };
-        window.last = poll;
         if gained > 0 {
             window.first_drop_ns.get_or_insert(poll.at_ns);
-            window.last_drop_ns = poll.at_ns;
+            window.last_drop = poll;
         }
         *window.doing.entry(doing.unwrap_or(Doing::Hidden)).or_default() += 1;
         let cpu = window.cpu;
@@ -227,7 +226,7 @@ fn taker(
     window: &Window,
     reader: Option<&Reader>,
 ) -> Option<(u32, f64)> {
-    let span = window.start.at_ns..=window.last.at_ns;
+    let span = window.start.at_ns..=window.last_drop.at_ns;
     let here = samples.iter().filter(|(at, cpu, _)| *cpu == window.cpu && span.contains(at));
     let (mut all, mut by) = (0_u32, BTreeMap::<u32, u32>::new());
     for (_, _, task) in here {
@@ -244,9 +243,8 @@ impl Track {
     fn open(&mut self, start: Poll, cpu: u32, continues: bool) {
         self.window = Some(Window {
             start,
-            last: start,
             first_drop_ns: None,
-            last_drop_ns: start.at_ns,
+            last_drop: start,
             doing: BTreeMap::new(),
             cpu,
             continues,
@@ -255,7 +253,7 @@ impl Track {
 
     fn close(&mut self, is_emptied: bool) {
         if let Some(window) = self.window.take()
-            && window.last.drops > window.start.drops
+            && window.last_drop.drops > window.start.drops
         {
             self.closed.push((window, is_emptied));
         }
@@ -271,20 +269,21 @@ impl Window {
         is_emptied: bool,
         fd: u64,
     ) -> Evidence {
-        let span = (self.last.at_ns - self.start.at_ns).max(1) as f64;
+        let end = self.last_drop;
+        let span = (end.at_ns - self.start.at_ns).max(1) as f64;
         let share = |of: fn(&Times) -> u64| {
-            let gained = of(&self.last.times).saturating_sub(of(&self.start.times));
+            let gained = of(&end.times).saturating_sub(of(&self.start.times));
             (gained as f64 / span).min(1.0)
         };
         let (run, wait) = (share(|times| times.run_ns), share(|times| times.wait_ns));
         let doing = self.doing.iter().filter(|(doing, _)| **doing != Doing::Ready);
-        let first = self.first_drop_ns.unwrap_or(self.last.at_ns);
+        let first = self.first_drop_ns.unwrap_or(end.at_ns);
         let filling = first.saturating_sub(self.start.at_ns).max(1) as f64;
-        let high = self.last.filled.max(self.start.filled);
+        let high = end.filled.max(self.start.filled);
         let slope = high.saturating_sub(self.start.filled) as f64 / filling;
         Evidence {
-            drops: self.last.drops - self.start.drops,
-            reads: self.last.reads - self.start.reads,
+            drops: end.drops - self.start.drops,
+            reads: end.reads - self.start.reads,
             run: (run - interrupts).max(0.0),
             interrupts,
             wait,
@@ -296,8 +295,8 @@ impl Window {
             reader,
             is_emptied,
             continues: self.continues,
-            length_ns: self.last_drop_ns.saturating_sub(self.start.at_ns),
-            more_bytes: whole(slope * self.last_drop_ns.saturating_sub(first) as f64),
+            length_ns: end.at_ns.saturating_sub(self.start.at_ns),
+            more_bytes: whole(slope * end.at_ns.saturating_sub(first) as f64),
         }
     }
 }
