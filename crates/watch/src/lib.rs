@@ -1,8 +1,8 @@
 //! Where a receiver that is already running loses its data: counters of the card, the kernel and
 //! the sockets, from the wire to the program.
 //!
-//! [`stages`] is the table of losses, [`counters`] reads what it names, [`ledger`] makes the sums.
-//! [`causes`] is the table of causes at a socket, [`timeline`] sees what its reader did. Nothing
+//! `stages` is the table of losses, `counters` reads what it names, `ledger` makes the sums.
+//! `causes` is the table of causes at a socket, `timeline` sees what its reader did. Nothing
 //! here changes the host.
 
 mod causes;
