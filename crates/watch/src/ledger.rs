@@ -55,12 +55,28 @@ struct SocketSum {
     state: SocketState,
     owner: Owner,
     is_of_target: bool,
+    /// It was there at the last look at all sockets.
+    is_open: bool,
     drops: u64,
     most_filled_bytes: u32,
     looks: u32,
     /// Looks at which a connection offered its peer no window.
     closed: u32,
     causes: Causes,
+}
+
+impl SocketSum {
+    fn add(&mut self, state: SocketState) {
+        let gained = match gain(self.state.drops.into(), state.drops.into(), true) {
+            Gain::By(gained) | Gain::Reset(gained) => gained,
+        };
+        self.drops += gained;
+        self.looks += 1;
+        let is_closed = state.tcp.is_some_and(|tcp| tcp.window_bytes == Some(0));
+        self.closed += u32::from(is_closed && state.state == ESTABLISHED);
+        self.most_filled_bytes = self.most_filled_bytes.max(state.filled_bytes);
+        self.state = state;
+    }
 }
 
 impl Watch {
@@ -135,7 +151,7 @@ impl Watch {
                 let socket = self.sockets.get_mut(&cookie);
                 let now = socket.and_then(|socket| {
                     let now = self.sources.socket(&socket.state)?;
-                    socket.most_filled_bytes = socket.most_filled_bytes.max(now.filled_bytes);
+                    socket.add(now.clone());
                     Some(now)
                 });
                 if now.is_some_and(|now| self.timeline.poll(&self.files, &now)) {
@@ -226,12 +242,14 @@ impl Watch {
         } else {
             BTreeMap::new()
         };
+        self.sockets.values_mut().for_each(|socket| socket.is_open = false);
         for state in states {
             let sum = self.sockets.entry(state.cookie).or_insert_with(|| {
                 let owner = owners.get(&state.inode);
                 SocketSum {
                     is_of_target: (self.target.pid.is_none() || owner.is_some())
                         && self.target.port.is_none_or(|port| is_at(&state, port)),
+                    is_open: true,
                     owner: owner.cloned().unwrap_or_default(),
                     drops: state.drops.into(),
                     most_filled_bytes: 0,
@@ -241,15 +259,8 @@ impl Watch {
                     state: state.clone(),
                 }
             });
-            let gained = match gain(sum.state.drops.into(), state.drops.into(), true) {
-                Gain::By(gained) | Gain::Reset(gained) => gained,
-            };
-            sum.drops += gained;
-            sum.looks += 1;
-            let is_closed = state.tcp.is_some_and(|tcp| tcp.window_bytes == Some(0));
-            sum.closed += u32::from(is_closed && state.state == ESTABLISHED);
-            sum.most_filled_bytes = sum.most_filled_bytes.max(state.filled_bytes);
-            sum.state = state;
+            sum.is_open = true;
+            sum.add(state);
         }
     }
 
@@ -587,7 +598,9 @@ impl Watch {
             });
         }
         let closed = full.saturating_sub(known);
-        if closed > 0 && self.target.is_host() {
+        // A socket may drop after the last look at it.
+        let is_ours = self.sockets.values().any(|socket| socket.is_of_target && !socket.is_open);
+        if closed > 0 && (self.target.is_host() || is_ours) {
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
                 at: "sockets that were closed".to_owned(),
