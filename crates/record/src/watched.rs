@@ -27,7 +27,9 @@ pub struct Watched {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum WatchedPlace {
+    /// The sender, and the network.
     BeforeThisHost,
+    /// The network card, with its ring.
     Card,
     /// The driver, with its programs of XDP.
     Driver,
@@ -39,7 +41,9 @@ pub enum WatchedPlace {
     Ip,
     /// UDP or TCP, up to the socket.
     Transport,
+    /// The buffer of a socket.
     Socket,
+    /// The program that reads the socket.
     Program,
 }
 
