@@ -144,6 +144,14 @@ def receive(pipe, work_us: int, buffer_bytes: int) -> tuple[int, int]:
                 return received, int(row.split()[-1])
 
 
+def has_open(file: Path, name: str) -> bool:
+    """A descriptor may be closed while it is looked at."""
+    try:
+        return os.readlink(file).endswith(name)
+    except OSError:
+        return False
+
+
 class Bench:
     def __init__(self) -> None:
         self.sender, self.receiver, self.drops = Host(send), Host(receive), 0
@@ -184,7 +192,7 @@ class Bench:
         words = ("" if target.startswith("--pid") else self.receiver.inside) + f"{DAQMETER} watch {target} --time {WATCH_S}s --json"
         watch = subprocess.Popen(words.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 10
-        while not any(os.path.realpath(file).endswith("softnet_stat") for file in Path(f"/proc/{watch.pid}/fd").glob("*")):
+        while not any(has_open(file, "softnet_stat") for file in Path(f"/proc/{watch.pid}/fd").glob("*")):
             assert watch.poll() is None and time.monotonic() < until, f"{words} does not begin: {watch.communicate()}"
             time.sleep(0.005)
         began = time.monotonic()
