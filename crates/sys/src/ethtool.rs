@@ -1,4 +1,4 @@
-//! Counters and ring sizes that a network driver keeps for itself (`include/uapi/linux/ethtool.h`).
+//! Counters that a network driver keeps for itself (`include/uapi/linux/ethtool.h`).
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,6 @@ const DRIVER_COUNTERS: u32 = 1;
 const GET_STRING_SET_INFO: u32 = 0x37;
 const GET_STRINGS: u32 = 0x1B;
 const GET_COUNTERS: u32 = 0x1D;
-const GET_RINGS: u32 = 0x10;
 const NAME_BYTES: usize = 32;
 /// More than any driver has (mlx5: 1,500 with 64 queues); bounds what a driver makes us take.
 const MAX_COUNTERS: usize = 1 << 16;
@@ -25,12 +24,6 @@ pub struct DriverCounters {
     pub names: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingSize {
-    pub descriptors: u32,
-    pub max_descriptors: u32,
-}
-
 impl Ethtool {
     /// # Errors
     /// No descriptor left.
@@ -38,7 +31,7 @@ impl Ethtool {
         UdpSocket::bind(("0.0.0.0", 0)).map(Ethtool).map_err(failed("socket for ethtool"))
     }
 
-    /// Names of a device's counters; none where the driver has none.
+    /// Names of a device's counters; an empty list if the driver has no counters.
     ///
     /// # Errors
     /// The device is gone.
@@ -77,14 +70,6 @@ impl Ethtool {
         self.ask(&of.device, &mut values)?;
         let values = values.0.into_iter().skip(1);
         Ok(values.take(count).collect())
-    }
-
-    /// Descriptors of the receive ring; `None` where the driver tells none.
-    pub fn ring(&self, device: &str) -> Option<RingSize> {
-        let mut rings = Words::new(36);
-        rings.set(0, GET_RINGS);
-        self.ask(device, &mut rings).ok()?;
-        Some(RingSize { max_descriptors: rings.get(1), descriptors: rings.get(5) })
     }
 
     fn ask(&self, device: &str, words: &mut Words) -> Result<(), SysError> {
@@ -149,6 +134,5 @@ mod tests {
     fn loopback_has_no_counters_of_a_driver() {
         let ethtool = Ethtool::open().unwrap();
         assert!(ethtool.counters("lo").unwrap().names.is_empty());
-        assert_eq!(ethtool.ring("lo"), None);
     }
 }

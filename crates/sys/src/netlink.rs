@@ -216,8 +216,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub struct Link {
     pub index: u32,
     pub name: String,
-    pub is_up: bool,
-    pub mtu: u32,
     /// Index of the bridge or bond that takes its packets.
     pub master: Option<u32>,
     /// Index of the device whose packets it takes over, in the same namespace: of a VLAN or a
@@ -232,7 +230,6 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     pub packets: u64,
-    pub bytes: u64,
     pub dropped: u64,
     pub length_errors: u64,
     pub over_errors: u64,
@@ -240,27 +237,21 @@ pub struct Received {
     pub frame_errors: u64,
     pub fifo_errors: u64,
     pub missed_errors: u64,
-    pub no_handler: u64,
-    pub transmit_dropped: u64,
 }
 
 fn link(body: &[u8]) -> Option<Link> {
-    const UP: u32 = 1;
     const NAME: u16 = 3;
-    const MTU: u16 = 4;
     const BELOW: u16 = 5;
     const MASTER: u16 = 10;
     const INFO: u16 = 18;
     const INFO_KIND: u16 = 1;
     const STATISTICS: u16 = 23;
     const NAMESPACE_BELOW: u16 = 37;
-    let mut link =
-        Link { index: word(body, 4)?, is_up: word(body, 8)? & UP != 0, ..Link::default() };
+    let mut link = Link { index: word(body, 4)?, ..Link::default() };
     let mut is_below_elsewhere = false;
     for (kind, value) in attributes(body, 16) {
         match kind {
             NAME => link.name = text(value),
-            MTU => link.mtu = word(value, 0)?,
             BELOW => link.below = word(value, 0).filter(|&below| below != link.index && below != 0),
             MASTER => link.master = word(value, 0),
             INFO => {
@@ -284,16 +275,13 @@ fn received(value: &[u8]) -> Received {
     let count = |at: usize| field(value, at * 8).map_or(0, u64::from_ne_bytes);
     Received {
         packets: count(0),
-        bytes: count(2),
         dropped: count(6),
-        transmit_dropped: count(7),
         length_errors: count(10),
         over_errors: count(11),
         crc_errors: count(12),
         frame_errors: count(13),
         fifo_errors: count(14),
         missed_errors: count(15),
-        no_handler: count(23),
     }
 }
 
@@ -469,9 +457,6 @@ impl SocketState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpState {
     pub received_bytes: u64,
-    pub segments_in: u32,
-    /// Packets that came out of order (Linux 5.4).
-    pub out_of_order: u32,
     /// Window that is offered to the peer, in bytes (Linux 6.2).
     pub window_bytes: Option<u32>,
 }
@@ -480,8 +465,6 @@ impl TcpState {
     fn read(value: &[u8]) -> Option<TcpState> {
         Some(TcpState {
             received_bytes: field(value, 128).map(u64::from_ne_bytes)?,
-            segments_in: word(value, 140)?,
-            out_of_order: word(value, 224).unwrap_or(0),
             window_bytes: word(value, 232),
         })
     }
@@ -505,7 +488,6 @@ mod tests {
         let of_kind = |kind: &[u8]| {
             let mut body = vec![0; 16];
             body[4] = 7;
-            body[8] = 1;
             let mut counters = [0_u8; 24 * 8];
             counters[0] = 9;
             counters[15 * 8] = 4;
@@ -516,7 +498,7 @@ mod tests {
             link(&body).unwrap()
         };
         let vlan = of_kind(b"vlan\0");
-        assert_eq!((vlan.index, vlan.name.as_str(), vlan.is_up), (7, "eth0", true));
+        assert_eq!((vlan.index, vlan.name.as_str()), (7, "eth0"));
         assert_eq!((vlan.below, vlan.received.packets), (Some(3), 9));
         assert_eq!(vlan.received.missed_errors, 4);
         assert_eq!(of_kind(b"veth\0").below, None);

@@ -334,8 +334,6 @@ pub struct Switch {
     pub at_ns: u64,
     /// The thread got a CPU; otherwise it left one.
     pub is_in: bool,
-    /// The thread left its CPU although it could go on.
-    pub is_preempted: bool,
 }
 
 impl SwitchLog {
@@ -365,14 +363,9 @@ impl SwitchLog {
     /// Passes on the switches since the last call. Returns how many found the ring full.
     pub fn read(&mut self, mut each: impl FnMut(Switch)) -> u64 {
         const OUT: u16 = 1 << 13;
-        const PREEMPTED: u16 = 1 << 14;
         let mut lost = 0;
         self.ring.drain(|ring, (kind, flags), at| match kind {
-            RECORD_SWITCH => each(Switch {
-                at_ns: ring.word(at),
-                is_in: flags & OUT == 0,
-                is_preempted: flags & PREEMPTED != 0,
-            }),
+            RECORD_SWITCH => each(Switch { at_ns: ring.word(at), is_in: flags & OUT == 0 }),
             RECORD_LOST => lost += ring.word(at + 8),
             _ => {}
         });
@@ -422,7 +415,7 @@ mod tests {
         let end = crate::clock::monotonic_ns();
         let mut switches = Vec::new();
         assert_eq!(log.read(|switch| switches.push(switch)), 0);
-        let slept = switches.iter().find(|one| !one.is_in && !one.is_preempted).unwrap();
+        let slept = switches.iter().find(|one| !one.is_in).unwrap();
         let woken = switches.iter().rfind(|one| one.is_in).unwrap();
         assert!(slept.at_ns >= begin && woken.at_ns <= end && woken.at_ns > slept.at_ns);
         assert!(SwitchLog::of_thread(u32::MAX).is_err());

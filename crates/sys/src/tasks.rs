@@ -9,7 +9,7 @@ pub struct Task {
     pub tid: u32,
 }
 
-/// What a thread does now.
+/// Activity of a thread at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Doing {
     /// It runs or waits for a CPU.

@@ -13,7 +13,7 @@ use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Family, Link, Netlink, SocketKind, SocketState};
 use daqmeter_sys::{SysError, namespace};
 
-use crate::stages::{self, BACKLOG, BYTES, Of, PACKETS, REFUSED, ROWS};
+use crate::stages::{self, BACKLOG, Of, PACKETS, REFUSED, ROWS};
 
 /// A counter: the kind of its source, the number of device or CPU there, and its name.
 pub(crate) type Key = (Of, u32, &'static str);
@@ -155,7 +155,6 @@ impl Sources {
             let received = link.received;
             let fields = [
                 (PACKETS, received.packets),
-                (BYTES, received.bytes),
                 (REFUSED, received.dropped),
                 ("rx_missed_errors", received.missed_errors),
                 ("rx_fifo_errors", received.fifo_errors),

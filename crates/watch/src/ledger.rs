@@ -300,7 +300,7 @@ impl Watch {
         keys.filter_map(|key| self.sums.get(&key)).sum()
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn so_far(&self) -> Watched {
         let mut losses = Vec::new();
         for row in ROWS.iter().filter(|row| row.of != Of::Difference) {

@@ -9,7 +9,7 @@ use daqmeter_record::watched::WatchedPlace::{
     self, Backlog, BeforeThisHost, Card, Driver, Ip, Program, TrafficControl, Transport,
 };
 
-/// What a row's counters belong to.
+/// Owner of a row's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Of {
     Device,
@@ -53,7 +53,6 @@ const ROW: Row = Row {
 
 /// Packets that came to the receiving side of a device.
 pub(crate) const PACKETS: &str = "rx_packets";
-pub(crate) const BYTES: &str = "rx_bytes";
 /// Packets that the kernel refused for a device; those of a full backlog are among them.
 pub(crate) const REFUSED: &str = "rx_dropped";
 pub(crate) const BACKLOG: &str = "dropped";

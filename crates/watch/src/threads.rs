@@ -70,8 +70,7 @@ impl Thread {
         thread
     }
 
-    /// Whether the times of short windows can be trusted: the kernel's accounts move on at ticks
-    /// and switches only.
+    /// Returns false where the times have the resolution of the kernel's ticks only.
     pub(crate) fn is_exact(&self) -> bool {
         self.log.is_some()
     }

@@ -41,7 +41,7 @@ struct Poll {
 struct Window {
     start: Poll,
     first_drop_ns: Option<u64>,
-    /// What the reader does later is no cause.
+    /// End of the time that counts: the reader's work after it is no cause.
     last_drop: Poll,
     doing: BTreeMap<Doing, u32>,
     cpu: u32,
