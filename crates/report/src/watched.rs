@@ -6,6 +6,7 @@ use daqmeter_record::units::{percent, plural, show_bytes, show_ns, significant};
 use daqmeter_record::watched::{LossEffect, Watched, WatchedLoss, WatchedPlace};
 
 use crate::aligned::wrapped;
+use crate::family::PlainAnswer;
 use crate::frame::Frame;
 use crate::table::numbers_from;
 
@@ -32,6 +33,20 @@ pub fn frame(record: &RunRecord) -> Frame {
     }
 }
 
+/// Answer of the last watch, for the page.
+pub(crate) fn losses(records: &[RunRecord]) -> Option<PlainAnswer> {
+    let record = records.iter().rev().find(|record| record.sections.watched.is_some())?;
+    let watched = record.sections.watched.as_deref()?;
+    let mut said = vec![answer(watched, record.wall_ns as f64 / 1e9) + "."];
+    for loss in watched.losses.iter().take(MAX_LOSSES) {
+        let cause = loss.causes.first().map(|cause| format!("; {}", cause.text));
+        let cause = cause.unwrap_or_default();
+        said.push(format!("{}, because {}{cause}.", lost(watched, loss), loss.reason));
+    }
+    let question = "Where are packets lost?";
+    Some(PlainAnswer { question, answer: said.join(" "), figure: None })
+}
+
 /// Packets at the entry of the way.
 fn came_in(watched: &Watched) -> u64 {
     watched.stages.first().map_or(0, |stage| stage.came_in)
@@ -54,7 +69,8 @@ fn answer(watched: &Watched, seconds: f64) -> String {
     }
 }
 
-fn words(watched: &Watched, loss: &WatchedLoss) -> String {
+/// Says where packets are lost, and how many.
+fn lost(watched: &Watched, loss: &WatchedLoss) -> String {
     let of = came_in(watched).max(loss.packets);
     let share = percent(loss.packets as f64 / of as f64, 3);
     let effect = match loss.effect {
@@ -65,7 +81,11 @@ fn words(watched: &Watched, loss: &WatchedLoss) -> String {
     let place = place(loss.place);
     let at = if loss.at.is_empty() { place.to_owned() } else { format!("{place}, {}", loss.at) };
     let packets = plural(loss.packets, "packet");
-    let mut lines = vec![("", format!("{at}: {packets} {effect} ({share} %)"))];
+    format!("{at}: {packets} {effect} ({share} %)")
+}
+
+fn words(watched: &Watched, loss: &WatchedLoss) -> String {
+    let mut lines = vec![("", lost(watched, loss))];
     lines.push(("because", format!("{}{}", loss.reason, bursts(loss))));
     for cause in &loss.causes {
         let of = if loss.causes.len() > 1 {
@@ -150,4 +170,49 @@ fn sockets(watched: &Watched) -> String {
     }
     let headings = ["socket", "program", "dropped", "most waiting", "buffer"];
     numbers_from(2, &headings, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use daqmeter_record::watched::{WatchedCause, WatchedStage};
+
+    use super::*;
+
+    #[test]
+    fn the_page_says_where_packets_are_lost_and_why() {
+        let cause = WatchedCause { text: "thread rx slept".into(), ..WatchedCause::default() };
+        let loss = WatchedLoss {
+            place: WatchedPlace::Socket,
+            at: "udp/5000 of recorder (812)".into(),
+            reason: "its buffer of 208 KiB was full".into(),
+            packets: 25,
+            effect: LossEffect::Lost,
+            counted_by: "the socket's drops".into(),
+            change: String::new(),
+            causes: vec![cause],
+            bursts: 2,
+            longest_ns: 3_000_000,
+            enough_bytes: 0,
+        };
+        let place = WatchedPlace::Card;
+        let stage = WatchedStage { place, came_in: 1000, went_on: 1000, lost: 0, other: 0 };
+        let watched = Watched {
+            target: "recorder (812)".into(),
+            stages: vec![stage],
+            losses: vec![loss],
+            ..Watched::default()
+        };
+        let mut record = RunRecord::default();
+        record.wall_ns = 2_000_000_000;
+        record.sections.watched = Some(Box::new(watched));
+        let said = losses(&[record.clone()]).unwrap().answer;
+        assert_eq!(
+            said,
+            "recorder (812): 25 packets were lost of 1000 packets in 2 s (500/s). socket, \
+             udp/5000 of recorder (812): 25 packets lost (2.5 %), because its buffer of 208 KiB \
+             was full; thread rx slept."
+        );
+        assert!(frame(&record).text(None).contains("full, 2 times, the longest 3 ms\n"));
+        assert!(losses(&[RunRecord::default()]).is_none());
+    }
 }
