@@ -141,13 +141,12 @@ impl Machine {
 
     /// Compares the shares of the time that the planner predicts with those that the events got, in
     /// this order.
-    /// On a busy host the guest's clock ticks during the opening of the events, which then take
-    /// turns in another order. So wrong shares are measured again. A wrong prediction fails each
-    /// time.
+    /// On a busy host turns may begin during the opening of the events, which then stand in another
+    /// order. So wrong shares are measured again. A wrong prediction fails each time.
     pub(super) fn planned(&mut self, groups: &[String], tolerance: f64) -> Result<()> {
         let predicted = self.predicted(groups)?;
         let list = options(groups.iter().map(String::as_str));
-        let stat = format!("daqmeter pmu stat {list} -I 3s --count 1 --json 2>/dev/null");
+        let stat = format!("daqmeter pmu stat {list} -I 6s --count 1 --json 2>/dev/null");
         tried(|| {
             let record: RunRecord = serde_json::from_str(json(&self.guest(&stat)?)?)?;
             let first = |times_ns: &[u64]| times_ns.first().copied().unwrap_or(0) as f64;
