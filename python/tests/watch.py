@@ -1,8 +1,10 @@
-"""Losses made at known places, and where `daqmeter watch` finds them. Run by `cargo xtask ci`, and
-as root: `python3 python/tests/watch.py DAQMETER [--trials N]`; DAQMETER_SEED repeats a trial.
+"""Losses made at known places and for known causes, and what `daqmeter watch` says of them. Run by
+`cargo xtask ci`, and as root: `python3 python/tests/watch.py DAQMETER [--losses N] [--causes N [--tries N]]`;
+DAQMETER_SEED repeats a trial.
 
-Truth is what the sender sent and the receiver got, nft's counters, maps of the programs of BPF, and
-the socket's drops; their sum must be what is missing. Only the backlog is the rest of it.
+Truth of a place is what the sender sent and the receiver got, nft's counters, maps of the programs
+of BPF, and the socket's drops; their sum must be what is missing. Only the backlog is the rest of
+it. Truth of a cause is that the same receiver loses nothing without it, or less than a tenth.
 """
 
 import ctypes
@@ -33,8 +35,20 @@ PLACES = {
 # A device has one kind of XDP. What the backlog lost is known alone, or beside nft's counters.
 APART = [{"xdp", "xdpgeneric"}] + [{"backlog", name} for name in ("xdp", "xdpgeneric", "tc", "socket")]
 CASES = [case for count in range(3) for case in itertools.combinations(PLACES, count) if set(case) not in APART]
-DAQMETER, TRIALS = sys.argv[1], int(sys.argv[3]) if sys.argv[2:3] == ["--trials"] else len(CASES)
+# Why a socket's buffer is full, in daqmeter's words.
+CAUSES = ["slow program", "CPU taken", "blocked by a file", "burst", "interrupts"]
+
+
+def count_of(option: str, default: int) -> int:
+    return int(sys.argv[sys.argv.index(option) + 1]) if option in sys.argv else default
+
+
+DAQMETER, TRIALS, CAUSE_TRIALS = sys.argv[1], count_of("--losses", len(CASES)), count_of("--causes", len(CAUSES))
 SEND_S, WATCH_S, ADDRESS, PORT, PACKET_BYTES = 0.8, 1.7, "10.78.0.2", 5000, 100
+CAUSE_SEND_S, CAUSE_WATCH_S = 1.2, 2.0
+SMALL_BYTES = 1280  # memory that a packet takes in a buffer
+STEER = "unshare --mount sh -c 'mount -t sysfs none /sys && echo %x > /sys/class/net/v1/queues/rx-0/rps_cpus'"
+SLOW_FILE = Path(f"/var/tmp/daqmeter-watch-{os.getpid()}")
 MAX_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
 PROGRAMS = Path("/mnt")  # in our own mount namespace
 NEW_MOUNTS, NEW_NETWORK, FORCE_BUFFER = 0x20000, 0x40000000, 33
@@ -105,25 +119,43 @@ class Host:
         return self.pipe.recv()
 
 
-def send(_pipe, packets_per_s: int) -> tuple[int, int]:
-    """Sends numbered packets, those of each millisecond together; returns how many, and drops since the start."""
+def send(_pipe, packets_per_s: int, send_s: float = SEND_S, burst_s: float = 0) -> tuple[int, int, float]:
+    """Sends numbered packets, those of each millisecond or burst together; returns how many, drops since the start, and the time."""
     os.sched_setaffinity(0, {0})  # the backlog is that of CPU 1
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    total, number, filler, began = int(packets_per_s * SEND_S), 0, bytes(PACKET_BYTES - 8), time.monotonic()
+    total, number, filler, began = int(packets_per_s * send_s), 0, bytes(PACKET_BYTES - 8), time.monotonic()
     while number < total:
-        due = min(total, int((time.monotonic() - began) * packets_per_s))
+        time_s = time.monotonic() - began
+        due = min(total, int((time_s - time_s % burst_s if burst_s else time_s) * packets_per_s))
         # A veth device with XDP holds 256; more may be due if the sender had no CPU.
-        burst = range(number, min(due, number + 60))
+        burst = range(number, min(due, number + (10_000 if burst_s else 60)))
         for number in burst:
             out.sendto(struct.pack("<Q", number) + filler, (ADDRESS, PORT))
         number = burst.stop
         time.sleep(0.001)
     (row,) = (row.split() for row in Path("/proc/net/dev").read_text().splitlines() if "v0:" in row)
-    return total, int(row[12])
+    return total, int(row[12]), time.monotonic() - began
 
 
-def receive(pipe, work_us: int, buffer_bytes: int) -> tuple[int, int]:
-    """Receives until the pipe has a word; returns packets, and the drops of the socket."""
+def spin(times: int) -> None:
+    for _ in range(times):
+        pass
+
+
+def spins_per_us() -> float:
+    def measure() -> float:
+        began = time.monotonic_ns()
+        spin(20_000)
+        return 20e6 / (time.monotonic_ns() - began)
+
+    return sorted(measure() for _ in range(40))[20]
+
+
+def receive(pipe, work_us: float, buffer_bytes: int, cpus: set[int] = {0, 1}, stall=None) -> tuple[int, int]:
+    """Receives until the pipe has a word; returns packets, and the drops of the socket. A stall is the
+    time between two writes to a slow file, and their bytes."""
+    os.sched_setaffinity(0, cpus)
+    work, next_stall = int(work_us * spins_per_us()), time.monotonic()
     entry = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     entry.setsockopt(socket.SOL_SOCKET, FORCE_BUFFER, buffer_bytes)
     entry.bind((ADDRESS, PORT))
@@ -135,13 +167,36 @@ def receive(pipe, work_us: int, buffer_bytes: int) -> tuple[int, int]:
             (number,) = struct.unpack_from("<Q", entry.recv(2048))
             assert number >= next_number, "a packet came twice or too late"
             received, next_number = received + 1, number + 1
-            until = time.monotonic_ns() + work_us * 1000
-            while time.monotonic_ns() < until:
-                pass
+            spin(work)
+            if stall and time.monotonic() > next_stall:
+                write_slowly(stall[1])
+                next_stall = time.monotonic() + stall[0]
         except TimeoutError:
             if pipe.poll() and pipe.recv():
                 (row,) = Path("/proc/net/udp").read_text().splitlines()[1:]
                 return received, int(row.split()[-1])
+
+
+def write_slowly(bytes_count: int) -> float:
+    """Returns the time until the bytes were on the disk."""
+    began = time.monotonic()
+    file = os.open(SLOW_FILE, os.O_WRONLY | os.O_CREAT | os.O_DSYNC)
+    os.write(file, bytes(bytes_count))
+    os.close(file)
+    return time.monotonic() - began
+
+
+def take_cpu(bursts: tuple[float, float] | None) -> None:
+    """Takes CPU 1: half of it, or all of it for a time, again and again."""
+    os.sched_setaffinity(0, {1})
+    if bursts:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    while True:
+        until = time.monotonic() + (bursts[0] if bursts else 1)
+        while time.monotonic() < until:
+            pass
+        if bursts:
+            time.sleep(bursts[1])
 
 
 def has_open(file: Path, name: str) -> bool:
@@ -184,12 +239,12 @@ class Bench:
             during(f"nft 'add table {family} t; {chain}; add rule {family} t c {rule}'", f"nft delete table {family} t")
             return lambda: int(self.receiver.on(f"nft list table {family} t").split("packets ")[1].split()[0])
         if name == "backlog":
-            steer = "unshare --mount sh -c 'mount -t sysfs none /sys && echo %d > /sys/class/net/v1/queues/rx-0/rps_cpus'"
-            during(steer % 2, steer % 0)
+            self.steer(1)
+            stack.callback(self.steer, None)
 
-    def watch(self, target: str) -> tuple[subprocess.Popen, float]:
+    def watch(self, target: str, watch_s: float = WATCH_S) -> tuple[subprocess.Popen, float]:
         """Starts daqmeter; returns when it has counted once, and with the time of that."""
-        words = ("" if target.startswith("--pid") else self.receiver.inside) + f"{DAQMETER} watch {target} --time {WATCH_S}s --json"
+        words = ("" if target.startswith("--pid") else self.receiver.inside) + f"{DAQMETER} watch {target} --time {watch_s}s --json"
         watch = subprocess.Popen(words.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 10
         while not any(has_open(file, "softnet_stat") for file in Path(f"/proc/{watch.pid}/fd").glob("*")):
@@ -214,7 +269,7 @@ class Bench:
                 if "backlog" in names:
                     limit.callback(MAX_BACKLOG.write_text, MAX_BACKLOG.read_text())
                     MAX_BACKLOG.write_text(str(backlog))
-                sent, drops = self.sender.ask(packets_per_s)
+                sent, drops, _ = self.sender.ask(packets_per_s)
             quiet_s = began + WATCH_S - time.monotonic()
             output, said = watch.communicate(timeout=20)
             received, full = self.receiver.ask("end")
@@ -244,6 +299,147 @@ class Bench:
         return result
 
 
+    def steer(self, cpu: int | None) -> None:
+        """Takes packets to the protocols on this CPU, or on the sender's."""
+        self.receiver.on(STEER % (0 if cpu is None else 1 << cpu))
+
+    def cost_us(self, stack: ExitStack) -> float:
+        """Makes a firewall of many rules that no packet matches; returns what they take for a packet."""
+        def of_a_packet() -> float:
+            self.receiver.ask(0, 8 << 20)
+            packets, _, seconds = self.sender.ask(10**9, 2e-6, 1e-9)
+            self.receiver.ask("end")
+            return seconds / packets * 1e6
+
+        without, rules = of_a_packet(), "add rule inet t c udp dport 9 drop; " * 1500
+        table = "add table inet t; add chain inet t c { type filter hook input priority 0; }"
+        subprocess.run(f"{self.receiver.inside} nft -f -".split(), input=f"{table}; {rules}".replace(";", "\n").replace("0\n", "0;"), check=True, text=True)
+        stack.callback(self.receiver.on, "nft delete table inet t")
+        return of_a_packet() - without
+
+    def cause_trial(self, seed: int) -> dict[str, bool] | None:
+        dice, name = random.Random(seed), CAUSES[seed % len(CAUSES)]
+        per_s, work_us, burst_s, stall = dice.randrange(3_000, 8_000), 5.0, 0.0, None
+        buffer_bytes = int(per_s * 0.015) * SMALL_BYTES // 2 # 15 ms; the kernel doubles it
+        with ExitStack() as stack:
+            if name == "slow program":
+                work_us = dice.uniform(1.6, 3) * 1e6 / per_s
+            elif name == "CPU taken":
+                bursts = dice.choice([None, (dice.uniform(0.02, 0.06), dice.uniform(0.1, 0.2))])
+                work_us = (0.2 if bursts else 0.55) * 1e6 / per_s
+            elif name == "blocked by a file":
+                stall = dice.uniform(0.1, 0.3), SLOW_BYTES
+            elif name == "burst":
+                per_s, work_us, burst_s = per_s // 4, dice.uniform(30, 60), dice.uniform(0.05, 0.15)
+                buffer_bytes = max(4096, int(per_s * burst_s / dice.uniform(2, 4)) * SMALL_BYTES // 2)
+            else:
+                cost_us = self.cost_us(stack)
+                per_s = int(dice.uniform(0.55, 0.75) * 1e6 / cost_us)
+                work_us = dice.uniform(0.4, 0.5) * 1e6 / per_s
+                buffer_bytes = int(per_s * 0.015) * SMALL_BYTES // 2
+            found = []
+            for is_made in (False, True):
+                plain_us = 0.3 * 1e6 / per_s if name == "slow program" else work_us
+                self.receiver.ask(work_us if is_made else plain_us, buffer_bytes, {1}, stall if is_made else None)
+                hog = None
+                with ExitStack() as during:
+                    if is_made and name == "CPU taken":
+                        hog = multiprocessing.Process(target=take_cpu, args=(bursts,), daemon=True)
+                        hog.start()
+                        during.callback(hog.kill)
+                    if is_made and name == "interrupts":
+                        self.steer(1)
+                        during.callback(self.steer, None)
+                    watch, _ = self.watch(f"--pid {self.receiver.process.pid}", CAUSE_WATCH_S) if is_made else (None, 0)
+                    sent, _, took_s = self.sender.ask(per_s, CAUSE_SEND_S, burst_s if is_made else 0.0)
+                    output, said = watch.communicate(timeout=20) if watch else ("", "")
+                received, drops = self.receiver.ask("end")
+                found.append((sent, received, drops))
+        # Work whose time was measured on a slower CPU may be too short to be the cause.
+        fewest = sent / 10 if name == "slow program" else 20
+        if drops < fewest or found[0][2] * 10 > drops or took_s > 1.3 * CAUSE_SEND_S:
+            print(f"seed {seed} ({name}) is repeated: {found=} {took_s=:.2f}", flush=True)
+            return None
+        section = json.loads(output.splitlines()[-1])["sections"]["watched"]
+        losses = [loss for loss in section["losses"] if loss["place"] == "socket"]
+        causes = losses[0]["causes"] if losses else []
+        named = causes[0]["cause"] if causes else "none"
+        result = {"with the right cause": named == name}
+        result |= {"with who had the CPU": not hog or f"({hog.pid}," in causes[0]["text"]}
+        result |= {"without a wrong cause": named in (name, "none", "reader not seen")}
+        if not all(result.values()) or "-v" in sys.argv:
+            print(f"seed {seed}: {name} ({per_s} packets/s, {work_us:.0f} us, {buffer_bytes} bytes {burst_s=:.2f} {stall=} hog {hog and bursts}): {found}")
+            for cause in causes:
+                print(f"  {cause['packets']} in {cause['bursts']}: {cause['cause']}: {cause['text']}")
+            print(section["notes"], said, flush=True)
+        return result
+
+
+    def settings(self) -> tuple[set[int], str]:
+        """CPUs of the receiver, and the size of its buffer."""
+        memory = self.receiver.on(f"ss -uanm sport = {PORT}").split("skmem:(")[1]
+        return os.sched_getaffinity(self.receiver.process.pid), memory.split(",")[1]
+
+    def remedies(self) -> bool:
+        """Tries what avoids a loss, and a kill meanwhile; another buffer and other CPUs avoid it here, too."""
+        per_s, bursts = 4000, (0.04, 0.15)
+        buffer_bytes, pid = int(per_s * 0.015) * SMALL_BYTES // 2, self.receiver.process.pid
+        work_us, lost, result = 0.2 * 1e6 / per_s, {}, {}
+        hog = multiprocessing.Process(target=take_cpu, args=(bursts,), daemon=True)
+        hog.start()
+        try:
+            for what, words in {"before": (buffer_bytes, {1}), "buffer": (8 << 20, {1}), "CPUs": (buffer_bytes, {0})}.items():
+                self.receiver.ask(work_us, *words)
+                self.sender.ask(per_s, CAUSE_SEND_S)
+                lost[what] = self.receiver.ask("end")[1]
+            self.receiver.ask(work_us, buffer_bytes, {1})
+            before = self.settings()
+            self.sender.pipe.send((per_s, 32.0))
+            words = f"{DAQMETER} watch --pid {pid} --time 1s --try --confirm --json"
+            done = subprocess.run(words.split(), stdout=subprocess.PIPE, text=True, timeout=60)
+            section = json.loads(done.stdout.splitlines()[-1])["sections"]["watched"]
+            trials = section["losses"][0].get("trials", [])
+            result["as before at the end"] = self.settings() == before
+            killed = subprocess.Popen(words.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            until = time.monotonic() + 10
+            while self.settings() == before and time.monotonic() < until:
+                time.sleep(0.02)
+            result["changed when killed"] = self.settings() != before
+            killed.kill()
+            said = killed.communicate()[1]  # the keeper has standard error until it has put back
+            result["as before after a kill"] = self.settings() == before and "put back" in said
+            self.sender.ask()
+            self.receiver.ask("end")
+        finally:
+            hog.kill()
+        for trial in trials:
+            print(f"  {trial['change']}: {trial['before']}, then {trial['after']}, less by {trial['less_low']} to {trial['less_high']}")
+        is_less = [trial["less_low"] > 0 for trial in trials]
+        is_more = [trial["less_high"] < 0 for trial in trials]
+        result["proved as here"] = (is_less[:2], is_more[2:]) == ([True, True], [True])
+        result["avoided here"] = lost["before"] > 10 * max(lost["buffer"], lost["CPUs"])
+        print("remedies:", lost, result, said.strip(), section["notes"], flush=True)
+        return all(result.values())
+
+
+def run(kind: str, trial, count: int, first: int, tries: int = 1) -> bool:
+    """Runs trials from a seed on; returns whether each is right in all, in one of its tries."""
+    results, too_slow = [], 0
+    while len(results) < count:
+        # Causes and places come in turn, so that a trial that is repeated has the same one.
+        seed = first + len(results) + too_slow * len(CASES) * len(CAUSES)
+        result = trial(seed)
+        for _ in range(tries - 1):
+            if result and not all(result.values()):
+                result = trial(seed)
+        results += [result] if result else []
+        too_slow += not result
+        assert too_slow <= 10 + 2 * len(results), "this host is too slow"
+    sums = {key: sum(result[key] for result in results) for key in results[0]} if results else {}
+    print(f"{len(results)} {kind}:", ", ".join(f"{count} {key}" for key, count in sums.items()), f"({too_slow} repeated: slow host)", flush=True)
+    return all(count == len(results) for count in sums.values())
+
+
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if LIBC.unshare(NEW_MOUNTS) < 0 or (os.cpu_count() or 1) < 2:
@@ -251,17 +447,20 @@ def main() -> int:
         return 3
     first = int(os.environ.get("DAQMETER_SEED") or random.randrange(10**6))
     print(f"seeds from {first}", flush=True)
-    results, too_slow = [], 0
     subprocess.run(f"mount --make-rprivate / && mount -t bpf none {PROGRAMS}", shell=True, check=True)
+    global SLOW_BYTES
+    SLOW_BYTES = 1 << 16
+    while min(write_slowly(SLOW_BYTES) for _ in range(3)) < 0.04 and SLOW_BYTES < 256 << 20:
+        SLOW_BYTES *= 2
     bench = Bench()
-    while len(results) < TRIALS:
-        result = bench.trial(first + len(results))
-        results += [result] if result else []
-        too_slow += not result
-        assert too_slow <= 5 + len(results), "this host is too slow"
-    sums = {key: sum(result[key] for result in results) for key in results[0]}
-    print(f"{len(results)} trials:", ", ".join(f"{count} {key}" for key, count in sums.items()), f"({too_slow} repeated: slow host)")
-    return 0 if all(count == len(results) for count in sums.values()) else 1
+    is_right = run("losses", bench.trial, TRIALS, first)
+    with ExitStack() as stack:
+        stack.callback(MAX_BACKLOG.write_text, MAX_BACKLOG.read_text())
+        stack.callback(lambda: SLOW_FILE.unlink(missing_ok=True))
+        MAX_BACKLOG.write_text("100000")
+        is_right &= run("causes", bench.cause_trial, CAUSE_TRIALS, first, tries=count_of("--tries", 2))
+        is_right &= not CAUSE_TRIALS or bench.remedies()
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

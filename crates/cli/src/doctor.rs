@@ -110,7 +110,21 @@ fn host(files: &Files) -> Vec<Finding> {
         ("hypervisor", absent(host.hypervisor), disturbed),
         ("transparent huge pages", state(is_advised, mode), advise),
         ("reserved huge pages", state(free > 0, format!("{free} free")), reserve),
+        (
+            "datagrams lost since boot",
+            absent(lost_datagrams(files)),
+            "daqmeter watch says which program loses them now, where, and why",
+        ),
     ]
+}
+
+/// Datagrams that full sockets of this network namespace dropped (`UdpRcvbufErrors` of nstat).
+fn lost_datagrams(files: &Files) -> Option<String> {
+    let text = files.text("proc/net/snmp")?;
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (mut names, mut values) = (lines.next()?.split_whitespace(), lines.next()?.split(' '));
+    let lost = values.nth(1 + names.position(|name| name == "RcvbufErrors")?)?;
+    (lost != "0").then(|| format!("{lost}, at full buffers of sockets"))
 }
 
 fn observation(files: &Files) -> Vec<Finding> {
@@ -182,4 +196,25 @@ fn devices(files: &Files) -> Vec<Finding> {
         false => (Ok("not built in: --features fuse".to_owned()), ""),
     };
     boards.chain([("serving emulated boards", fuse, remedy)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_datagrams_are_the_column_that_the_kernel_names() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::below(root.path());
+        let write = |lost: u64| {
+            std::fs::create_dir_all(root.path().join("proc/net")).unwrap();
+            let text = format!("Ip: A\nIp: 1\nUdp: InDatagrams RcvbufErrors\nUdp: 5 {lost}\n");
+            std::fs::write(root.path().join("proc/net/snmp"), text).unwrap();
+        };
+        assert_eq!(lost_datagrams(&files), None);
+        write(0);
+        assert_eq!(lost_datagrams(&files), None);
+        write(7);
+        assert_eq!(lost_datagrams(&files).unwrap(), "7, at full buffers of sockets");
+    }
 }

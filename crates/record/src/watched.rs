@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Watched {
     /// The program, port or host that was watched.
     pub target: String,
+    /// Time of the counts, without that of trials, in ns.
+    pub watch_ns: u64,
     /// Stages in the order in which packets pass them.
     pub stages: Vec<WatchedStage>,
     /// Losses, the largest first.
@@ -63,7 +65,7 @@ pub struct WatchedStage {
 }
 
 /// Packets that one place lost for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WatchedLoss {
     pub place: WatchedPlace,
     /// Device, CPU or socket; empty for a whole network namespace.
@@ -87,6 +89,48 @@ pub struct WatchedLoss {
     /// Size of the buffer that would have held the largest burst, in bytes; 0 if none would.
     #[serde(default)]
     pub enough_bytes: u64,
+    /// Changes that were tried, in turns with the state before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<WatchedTrial>,
+}
+
+/// Losses of a socket with and without a change that was put back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedTrial {
+    /// Change that was made, in words.
+    pub change: String,
+    /// It takes something away, so that the loss should grow if its cause is right.
+    pub confirms: bool,
+    /// Turns of each state, and the time of one in ns.
+    pub turns: u64,
+    pub turn_ns: u64,
+    /// Turns without the change.
+    pub before: TurnCounts,
+    /// Turns with the change.
+    pub after: TurnCounts,
+    /// Share that is lost less with the change: the interval with a confidence of 99 %.
+    pub less_low: f64,
+    pub less_high: f64,
+}
+
+/// Packets that came to the sockets in the turns of one state, and those that the socket lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnCounts {
+    pub packets: u64,
+    pub lost: u64,
+}
+
+impl TurnCounts {
+    pub fn share(self) -> f64 {
+        self.lost as f64 / self.packets.max(1) as f64
+    }
+}
+
+impl WatchedTrial {
+    /// True if the loss became smaller, or larger where that confirms its cause.
+    pub fn is_proven(&self) -> bool {
+        if self.confirms { self.less_high < 0.0 } else { self.less_low > 0.0 }
+    }
 }
 
 /// Why a socket's buffer was full.

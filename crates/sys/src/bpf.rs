@@ -125,17 +125,17 @@ impl DropReasons {
     /// reasons (before 5.17).
     pub fn open(
         files: &Files,
+        symbols: &KernelSymbols,
         namespace: u64,
         reasons: impl Iterator<Item = &'static str>,
     ) -> Result<DropReasons, SysError> {
         let numbers = reason_numbers(files)?;
-        let (mut places, mut functions, mut symbols) = (Vec::new(), Vec::new(), None);
+        let (mut places, mut functions) = (Vec::new(), Vec::new());
         for name in reasons {
             let function = name.strip_prefix(UNSPECIFIED).map(str::trim);
             let place = match function {
                 None | Some("") => numbers.get(name).copied(),
                 Some(function) => {
-                    let symbols = symbols.get_or_insert_with(KernelSymbols::of_kernel);
                     let place = REASONS - 1 - u32::try_from(functions.len()).unwrap_or(0);
                     symbols.range(function).map(|addresses| {
                         functions.push(Function { addresses, place });
@@ -594,7 +594,9 @@ mod tests {
         let files = Files::default();
         let here = crate::namespace::network_of(&files, std::process::id()).unwrap();
         let names = ["NO_SOCKET", "NOT_SPECIFIED do_xdp_generic"];
-        let opened = [here, here + 1].map(|of| DropReasons::open(&files, of, names.into_iter()));
+        let symbols = KernelSymbols::of_kernel();
+        let opened =
+            [here, here + 1].map(|of| DropReasons::open(&files, &symbols, of, names.into_iter()));
         let [Ok(mut ours), Ok(mut others)] = opened else {
             return eprintln!("no drop reasons here: {opened:?}");
         };

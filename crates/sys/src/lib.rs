@@ -53,6 +53,7 @@ pub mod scheduler;
 pub mod signals;
 pub mod symbols;
 pub mod tasks;
+pub mod trial;
 pub mod tty;
 pub mod uapi;
 pub mod wait;

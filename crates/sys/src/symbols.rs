@@ -92,7 +92,7 @@ impl KernelSymbols {
     }
 
     /// Addresses of a function.
-    pub(crate) fn range(&self, function: &str) -> Option<Range<u64>> {
+    pub fn range(&self, function: &str) -> Option<Range<u64>> {
         let found = self.0.iter().find(|(_, _, name)| name == function);
         found.map(|(start, end, _)| *start..*end)
     }

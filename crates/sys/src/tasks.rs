@@ -1,5 +1,8 @@
 //! Threads of any process from `/proc`: where they run, what they wait for.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use crate::host::Files;
 
 /// A thread.
@@ -34,35 +37,60 @@ impl Task {
         names.iter().filter_map(|name| Some(Task { pid, tid: name.parse().ok()? })).collect()
     }
 
-    fn file(self, files: &Files, name: &str) -> Option<String> {
-        files.text(&format!("proc/{}/task/{}/{name}", self.pid, self.tid))
-    }
-
     pub fn name(self, files: &Files) -> String {
-        self.file(files, "comm").unwrap_or_default()
+        files.text(&format!("proc/{}/task/{}/comm", self.pid, self.tid)).unwrap_or_default()
+    }
+}
+
+/// A thread whose files of `/proc` are open: a look takes some microseconds.
+#[derive(Debug)]
+pub struct OpenTask {
+    pub task: Task,
+    schedstat: File,
+    stat: File,
+    /// Open to root and, where yama allows it, to the same user.
+    syscall: Option<File>,
+}
+
+impl OpenTask {
+    /// Opens the files of a thread; `None` when it ended.
+    pub fn of(files: &Files, task: Task) -> Option<OpenTask> {
+        let folder = files.root().join(format!("proc/{}/task/{}", task.pid, task.tid));
+        let open = |name: &str| File::open(folder.join(name)).ok();
+        let (schedstat, stat) = (open("schedstat")?, open("stat")?);
+        Some(OpenTask { task, schedstat, stat, syscall: open("syscall") })
     }
 
     /// Time with a CPU and time that it waited for one, in ns. The first stands still between two
     /// ticks of the kernel, the second until it gets a CPU.
-    pub fn accounts(self, files: &Files) -> Option<(u64, u64)> {
-        let text = self.file(files, "schedstat")?;
-        let mut words = text.split_whitespace().map(str::parse);
-        Some((words.next()?.ok()?, words.next()?.ok()?))
+    pub fn accounts(&self) -> Option<(u64, u64)> {
+        text_of(&self.schedstat, |text| {
+            let mut words = text.split_whitespace().map(str::parse);
+            Some((words.next()?.ok()?, words.next()?.ok()?))
+        })
     }
 
     /// State, as `ps` prints it, and CPU.
-    pub fn stat(self, files: &Files) -> Option<(char, u32)> {
-        let text = self.file(files, "stat")?;
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-        let state = fields.next()?.chars().next()?;
-        Some((state, fields.nth(35)?.parse().ok()?))
+    pub fn stat(&self) -> Option<(char, u32)> {
+        text_of(&self.stat, |text| {
+            let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+            let state = fields.next()?.chars().next()?;
+            Some((state, fields.nth(35)?.parse().ok()?))
+        })
     }
 
-    /// System call that it is in. The kernel tells it to root and, where yama allows it, to the
-    /// same user.
-    pub fn doing(self, files: &Files) -> Doing {
-        self.file(files, "syscall").map_or(Doing::Hidden, |text| doing(&text))
+    /// System call that it is in.
+    pub fn doing(&self) -> Doing {
+        let doing = |text: &str| Some(doing(text.trim_end()));
+        self.syscall.as_ref().and_then(|file| text_of(file, doing)).unwrap_or(Doing::Hidden)
     }
+}
+
+/// Reads a short file from its beginning.
+fn text_of<T>(file: &File, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    let mut bytes = [0; 1024];
+    let count = file.read_at(&mut bytes, 0).ok()?;
+    read(std::str::from_utf8(&bytes[..count]).ok()?)
 }
 
 /// Reads `running`, or the number of a system call and its arguments.
@@ -119,9 +147,11 @@ mod tests {
             ("proc/7/task/8/schedstat", "500 70 3\n"),
         ]);
         let task = Task { pid: 7, tid: 8 };
-        assert_eq!(task.stat(&files), Some(('R', 3)));
-        assert_eq!(task.accounts(&files), Some((500, 70)));
+        let open = OpenTask::of(&files, task).unwrap();
+        assert_eq!(open.stat(), Some(('R', 3)));
+        assert_eq!(open.accounts(), Some((500, 70)));
+        assert_eq!(open.doing(), Doing::Hidden);
         drop(root);
-        assert_eq!((task.stat(&files), task.doing(&files)), (None, Doing::Hidden));
+        assert!(OpenTask::of(&files, task).is_none());
     }
 }

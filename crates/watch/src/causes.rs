@@ -27,6 +27,8 @@ pub(crate) struct Evidence {
     pub(crate) run: f64,
     /// Share of the CPU that soft interrupts had.
     pub(crate) interrupts: f64,
+    /// Share in which the CPU took no sample.
+    pub(crate) still: f64,
     /// Share in which the reader was ready and had no CPU.
     pub(crate) wait: f64,
     pub(crate) blocked: f64,
@@ -34,6 +36,8 @@ pub(crate) struct Evidence {
     pub(crate) doing: Option<Doing>,
     /// The socket's number in the process.
     pub(crate) fd: u64,
+    /// File or socket that the reader wrote to.
+    pub(crate) file: String,
     pub(crate) cpu: u32,
     /// Process that had the CPU most often besides the reader, and its share.
     pub(crate) taker: Option<(u32, f64)>,
@@ -49,9 +53,14 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     /// Share that kept the reader from its work most. Its own work counts only where the reader
-    /// caught up by itself: where it did not, it needs more than it had.
+    /// caught up by itself: where it did not, it needs more than it had. It does not count, too,
+    /// where the whole CPU would have been enough, and the reader did not have it.
     fn is_most(&self, share: f64) -> bool {
-        let work = if self.caught_up() { self.run } else { 0.0 };
+        const COUNTED_NS: u64 = 100_000_000;
+        let others = self.interrupts + self.wait;
+        let is_kept = others > 0.25 && self.run + others > 0.8;
+        let is_enough = self.length_ns > COUNTED_NS && self.reads > 0 && self.needs() < 1.0;
+        let work = if self.caught_up() && !(is_kept && is_enough) { self.run } else { 0.0 };
         let blocked = if self.waits_for_data() { 0.0 } else { self.blocked };
         share > 0.0 && [work, self.interrupts, self.wait, blocked].iter().all(|one| share >= *one)
     }
@@ -86,19 +95,30 @@ impl Evidence {
     }
 }
 
+/// A row of the table; its functions take the name of the process that had the reader's CPU, too.
 struct Cause {
     name: &'static str,
-    holds: fn(&Evidence, &Names) -> bool,
-    text: fn(&Evidence, &Names) -> String,
-    change: fn(&Evidence, &Names) -> String,
+    holds: fn(&Evidence, &str) -> bool,
+    text: fn(&Evidence, &str) -> String,
+    change: fn(&Evidence, &str) -> String,
+    /// Changes that would avoid the loss and can be undone.
+    tries: &'static [Try],
+    /// Change that would make the loss larger.
+    confirms: &'static [Try],
 }
 
-/// Names of what the evidence has numbers for.
-struct Names {
-    taker: String,
-    /// File or socket that the reader was busy with.
-    file: String,
+/// Kind of a change that can be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Try {
+    /// A buffer that would have held all, or as large as can be.
+    LargerBuffer,
+    SmallerBuffer,
+    /// The reader on all CPUs but its own.
+    OtherCpus,
+    /// A part of the reader's CPU is taken.
+    LessCpu,
 }
+use Try::{LargerBuffer, LessCpu, OtherCpus, SmallerBuffer};
 
 const CAUSES: &[Cause] = &[
     Cause {
@@ -106,12 +126,34 @@ const CAUSES: &[Cause] = &[
         holds: |seen, _| seen.is_hidden(),
         text: |_, _| "this user cannot see in enough detail what its program did".to_owned(),
         change: |_, _| "watch as root".to_owned(),
+        tries: &[LargerBuffer],
+        confirms: &[LessCpu],
+    },
+    Cause {
+        name: "CPU stood still",
+        holds: |seen, _| seen.still > 0.5,
+        text: |seen, _| {
+            let (cpu, still) = (seen.cpu, 100.0 * seen.still);
+            format!(
+                "CPU {cpu} did not run for {still:.0} % of the time: the hypervisor had it, or the \
+                 kernel kept its interrupts off"
+            )
+        },
+        change: |seen, _| {
+            format!(
+                "a CPU of the machine's own: column `st` of mpstat -P {} 1 shows the hypervisor's \
+                 share",
+                seen.cpu
+            )
+        },
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
     },
     Cause {
         name: "slow program",
         holds: |seen, _| {
-            let is_kept = seen.wait.max(seen.blocked) > seen.run;
-            !seen.caught_up() && !is_kept && seen.needs() > 1.0
+            let is_kept = seen.wait.max(seen.blocked).max(seen.interrupts) > seen.run;
+            !seen.caught_up() && !is_kept && (seen.run > 0.9 || seen.needs() > 1.0)
         },
         text: |seen, _| {
             let (busy, needs) = (100.0 * seen.run, 100.0 * seen.needs());
@@ -125,12 +167,14 @@ const CAUSES: &[Cause] = &[
             "less work for each packet, or more threads (SO_REUSEPORT): no buffer is large enough"
                 .to_owned()
         },
+        tries: &[],
+        confirms: &[LessCpu],
     },
     Cause {
         name: "interrupts",
-        holds: |seen, names| {
+        holds: |seen, taker| {
             seen.is_most(seen.interrupts)
-                || seen.is_most(seen.wait) && names.taker.starts_with("ksoftirqd/")
+                || seen.is_most(seen.wait) && taker.starts_with("ksoftirqd/")
         },
         text: |seen, _| format!("soft interrupts of packets had its CPU {}", seen.cpu),
         change: |seen, _| {
@@ -140,12 +184,14 @@ const CAUSES: &[Cause] = &[
                 seen.tid()
             )
         },
+        tries: &[OtherCpus, LargerBuffer],
+        confirms: &[LessCpu],
     },
     Cause {
         name: "CPU taken",
         holds: |seen, _| seen.is_most(seen.wait),
-        text: |seen, names| {
-            let had = match &*names.taker {
+        text: |seen, taker| {
+            let had = match taker {
                 "" => "who had it was not seen".to_owned(),
                 taker => format!("{taker} had it"),
             };
@@ -154,6 +200,8 @@ const CAUSES: &[Cause] = &[
         change: |seen, _| {
             format!("a CPU of its own: taskset -cp CPU {0}, or chrt -f -p 1 {0}", seen.tid())
         },
+        tries: &[OtherCpus, LargerBuffer],
+        confirms: &[LessCpu],
     },
     Cause {
         name: "blocked by a file",
@@ -161,30 +209,41 @@ const CAUSES: &[Cause] = &[
             let is_file = matches!(seen.doing, Some(Doing::Write(_) | Doing::Synchronise(_)));
             seen.is_most(seen.blocked) && is_file
         },
-        text: |seen, names| format!("{} was blocked by writing {}", seen.reader(), names.file),
+        text: |seen, _| {
+            let file = if seen.file.is_empty() { "a file" } else { &seen.file };
+            format!("{} was blocked by writing {file}", seen.reader())
+        },
         change: |_, _| {
             "writing in a thread of its own with a queue between, or a faster disk: \
              daqmeter survey shows this one's rate"
                 .to_owned()
         },
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
     },
     Cause {
         name: "blocked by a lock",
         holds: |seen, _| seen.is_most(seen.blocked) && seen.doing == Some(Doing::Lock),
         text: |seen, _| format!("{} waited for another thread (futex)", seen.reader()),
         change: |_, _| "find who holds it: perf trace -s, or gdb -p PID".to_owned(),
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
     },
     Cause {
         name: "asleep",
         holds: |seen, _| seen.is_most(seen.blocked) && seen.doing == Some(Doing::Sleep),
         text: |seen, _| format!("{} slept by its own will (nanosleep)", seen.reader()),
         change: |_, _| "the program should wait for its socket in place of a time".to_owned(),
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
     },
     Cause {
         name: "blocked elsewhere",
         holds: |seen, _| seen.is_most(seen.blocked) && !seen.waits_for_data(),
         text: |seen, _| format!("{} was blocked in another system call", seen.reader()),
         change: |seen, _| format!("see which: cat /proc/{}/syscall /proc/{0}/wchan", seen.tid()),
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
     },
     Cause {
         name: "burst",
@@ -193,6 +252,8 @@ const CAUSES: &[Cause] = &[
             format!("packets came faster than {} reads, and the buffer is small", seen.reader())
         },
         change: |_, _| String::new(),
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
     },
 ];
 
@@ -214,24 +275,15 @@ pub(crate) struct Causes {
     pub(crate) bursts: u64,
     pub(crate) longest_ns: u64,
     /// Most bytes beyond the buffer that a burst needed; a reader that never catches up has none.
-    pub(crate) more_bytes: u64,
+    more_bytes: u64,
 }
 
 impl Causes {
     pub(crate) fn add(&mut self, files: &Files, seen: &Evidence) {
-        let file = match (seen.doing, &seen.reader) {
-            (Some(Doing::Write(fd) | Doing::Synchronise(fd)), Some(reader)) => {
-                let link = files.root().join(format!("proc/{}/fd/{fd}", reader.task.pid));
-                let name = std::fs::read_link(link).unwrap_or_default();
-                name.to_string_lossy().into_owned()
-            }
-            _ => String::new(),
-        };
         let taker = seen.taker.map_or(String::new(), |(pid, share)| {
             format!("{} ({pid}, {:.0} %)", name_of(files, pid), 100.0 * share)
         });
-        let names = Names { taker, file };
-        let Some(cause) = CAUSES.iter().find(|cause| (cause.holds)(seen, &names)) else {
+        let Some(cause) = CAUSES.iter().find(|cause| (cause.holds)(seen, &taker)) else {
             return;
         };
         let bursts = u64::from(!seen.continues);
@@ -244,14 +296,29 @@ impl Causes {
         // The words of the burst that lost most.
         if seen.drops >= found.most_packets {
             found.most_packets = seen.drops;
-            found.text = (cause.text)(seen, &names);
-            found.change = (cause.change)(seen, &names);
+            found.text = (cause.text)(seen, &taker);
+            found.change = (cause.change)(seen, &taker);
         }
         self.bursts += bursts;
         self.longest_ns = self.longest_ns.max(seen.length_ns);
         if seen.is_emptied {
             self.more_bytes = self.more_bytes.max(seen.more_bytes);
         }
+    }
+
+    /// Size of the buffer that would have held the largest burst, in bytes; 0 if none would.
+    pub(crate) fn enough(&self, buffer_bytes: u64) -> u64 {
+        match self.more_bytes {
+            0 => 0,
+            more => (buffer_bytes + more).next_power_of_two(),
+        }
+    }
+
+    /// Changes that help against the cause of the most drops, and those that confirm it.
+    pub(crate) fn trials(&self) -> Option<[&'static [Try]; 2]> {
+        let found = self.found.values().max_by_key(|cause| cause.packets)?;
+        let row = CAUSES.iter().find(|cause| cause.name == found.cause)?;
+        Some([row.tries, row.confirms])
     }
 
     pub(crate) fn sorted(&self) -> Vec<WatchedCause> {
@@ -272,10 +339,12 @@ mod tests {
             reads: 10_000,
             run: 0.6,
             interrupts: 0.05,
+            still: 0.0,
             wait: 0.05,
             blocked: 0.3,
             doing: Some(Doing::Read(3)),
             fd: 3,
+            file: String::new(),
             cpu: 1,
             taker: None,
             reader: Some(Reader {
@@ -297,7 +366,6 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("../comm"), name).unwrap();
         }
-        std::os::unix::fs::symlink("/data/run7.dat", root.path().join("proc/7/fd/5")).unwrap();
         let mut causes = Causes::default();
         causes.add(&Files::below(root.path()), seen);
         causes.sorted().remove(0)
@@ -314,8 +382,13 @@ mod tests {
         check(seen.clone(), "burst", "packets came faster than thread rx-2 reads");
         let full = Evidence { is_emptied: false, run: 0.95, drops: 5_000, ..seen.clone() };
         check(full.clone(), "slow program", "worked 95 % of the time, and all packets take 142 %");
-        let writes =
-            Evidence { doing: Some(Doing::Write(5)), run: 0.2, blocked: 0.7, ..seen.clone() };
+        let writes = Evidence {
+            doing: Some(Doing::Write(5)),
+            file: "/data/run7.dat".into(),
+            run: 0.2,
+            blocked: 0.7,
+            ..seen.clone()
+        };
         check(writes, "blocked by a file", "writing /data/run7.dat");
         let locked = Evidence { doing: Some(Doing::Lock), run: 0.2, blocked: 0.7, ..seen.clone() };
         check(locked, "blocked by a lock", "another thread");
@@ -323,6 +396,7 @@ mod tests {
         check(waits.clone(), "CPU taken", "waited for CPU 1: backup (22, 60 %) had it");
         check(Evidence { taker: Some((21, 0.6)), ..waits }, "interrupts", "had its CPU 1");
         check(Evidence { interrupts: 0.7, run: 0.1, ..seen.clone() }, "interrupts", "CPU 1");
+        check(Evidence { still: 0.8, ..full.clone() }, "CPU stood still", "did not run for 80 %");
         check(Evidence { reader: None, ..full }, "reader not seen", "cannot see");
     }
 
@@ -338,6 +412,14 @@ mod tests {
             Evidence { run: 0.45, interrupts: 0.5, is_emptied: false, drops: 9_000, ..evidence() };
         assert!(seen.needs() < 1.0);
         assert_eq!(named(&seen).cause, "interrupts");
+    }
+
+    #[test]
+    fn a_reader_with_half_a_cpu_is_kept_by_what_has_the_other_half() {
+        let kept = Evidence { run: 0.55, interrupts: 0.45, length_ns: 200_000_000, ..evidence() };
+        assert_eq!(named(&kept).cause, "interrupts");
+        assert_eq!(named(&Evidence { drops: 20_000, ..kept.clone() }).cause, "burst");
+        assert_eq!(named(&Evidence { length_ns: 3_000_000, ..kept }).cause, "burst");
     }
 
     #[test]

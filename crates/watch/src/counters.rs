@@ -11,6 +11,7 @@ use daqmeter_sys::bpf::DropReasons;
 use daqmeter_sys::ethtool::{DriverCounters, Ethtool};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Family, Link, Netlink, SocketKind, SocketState};
+use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::{SysError, namespace};
 
 use crate::stages::{self, BACKLOG, Of, PACKETS, REFUSED, ROWS};
@@ -21,7 +22,12 @@ pub(crate) type Counts = BTreeMap<Key, u64>;
 
 const DATAGRAMS: [SocketKind; 3] = [SocketKind::Udp4, SocketKind::Udp6, SocketKind::Packet];
 /// A host may have ten thousands of connections, so those of a program or a port are read only.
+/// The kernel goes through a table of up to a million places for them.
 const CONNECTIONS: [SocketKind; 2] = [SocketKind::Tcp4, SocketKind::Tcp6];
+/// Place of `netstat` among the files of protocols.
+const NETSTAT: usize = 1;
+/// Lists of connections take at most one part of the time in this many.
+const PARTS: u32 = 200;
 
 /// Longest time of a snapshot whose parts belong together. Most took 1.5 to 2.5 ms, and 1.1 to
 /// 2.1 s at the first drop without a reason, for which all symbols of the kernel are read (debug
@@ -34,12 +40,14 @@ pub(crate) struct Sources {
     backlogs: File,
     route: Netlink,
     sockets: Netlink,
-    kinds: Vec<SocketKind>,
+    /// Time of the next list of connections; `None` where they are not read.
+    next_connections: Option<Instant>,
     ethtool: Option<Ethtool>,
     drivers: BTreeMap<u32, Driver>,
     reasons: Option<DropReasons>,
-    /// Names that rows use.
+    /// Names that rows use, and those of datagrams that were read.
     names: HashSet<&'static str>,
+    reads: HashSet<&'static str>,
     /// Devices by index, as they were seen last.
     pub(crate) devices: BTreeMap<u32, Link>,
     pub(crate) unseen: Vec<Unseen>,
@@ -58,12 +66,15 @@ pub(crate) struct Snapshot {
     /// Packets that the kernel dropped in the namespace, by reason.
     pub(crate) reasons: Option<Vec<(&'static str, u64)>>,
     pub(crate) sockets: Vec<SocketState>,
+    /// Connections are among them.
+    pub(crate) has_connections: bool,
 }
 
 impl Sources {
     /// Opens the sources in the network namespace of a process, or in our own.
     pub(crate) fn open(
         files: &Files,
+        symbols: &KernelSymbols,
         pid: Option<u32>,
         with_connections: bool,
     ) -> Result<Sources, SysError> {
@@ -81,7 +92,7 @@ impl Sources {
         let mut unseen = Vec::new();
         let here = namespace::network_of(files, pid.unwrap_or_else(std::process::id));
         let reasons: BTreeSet<&str> = ROWS.iter().flat_map(|row| row.reasons).copied().collect();
-        let reasons = DropReasons::open(files, here.unwrap_or(0), reasons.into_iter());
+        let reasons = DropReasons::open(files, symbols, here.unwrap_or(0), reasons.into_iter());
         let reasons = reasons.map_err(|error| {
             unseen.push(Unseen {
                 shows: "the kernel's own reason for each packet that it drops".to_owned(),
@@ -91,7 +102,8 @@ impl Sources {
             });
         });
         let used = ROWS.iter().flat_map(|row| row.plus.iter().chain(row.minus));
-        let used = used.chain(stages::INTO_IP).chain(stages::READ).chain(stages::BUFFER_FULL);
+        let used = used.chain(stages::INTO_IP).chain(stages::OCTETS);
+        let used = used.chain(stages::READ).chain(stages::BUFFER_FULL);
         Ok(Sources {
             // A host without IPv6 has no snmp6.
             protocols: [open("snmp"), open("netstat")]
@@ -101,15 +113,12 @@ impl Sources {
             backlogs: open("softnet_stat")?,
             route,
             sockets,
-            kinds: if with_connections {
-                [DATAGRAMS.as_slice(), &CONNECTIONS].concat()
-            } else {
-                DATAGRAMS.to_vec()
-            },
+            next_connections: with_connections.then(Instant::now),
             ethtool,
             drivers: BTreeMap::new(),
             reasons: reasons.ok(),
             names: used.copied().collect(),
+            reads: stages::READ.iter().copied().collect(),
             devices: BTreeMap::new(),
             unseen,
             text: Vec::new(),
@@ -120,7 +129,13 @@ impl Sources {
     pub(crate) fn snapshot(&mut self) -> Result<Snapshot, SysError> {
         let began = Instant::now();
         let snapshot = self.read()?;
-        if began.elapsed() > TOGETHER { self.read() } else { Ok(snapshot) }
+        if began.elapsed() <= TOGETHER {
+            return Ok(snapshot);
+        }
+        if snapshot.has_connections {
+            self.expect_connections();
+        }
+        self.read()
     }
 
     fn read(&mut self) -> Result<Snapshot, SysError> {
@@ -141,13 +156,25 @@ impl Sources {
                 _ => protocols(&text, &self.names, &mut counts),
             }
         }
-        let mut sockets = Vec::new();
-        for &kind in &self.kinds {
-            // A kernel without the diagnosis of packet sockets has the others.
-            sockets.extend(self.sockets.sockets(kind).unwrap_or_default());
+        // A kernel without the diagnosis of packet sockets has the others.
+        let mut of = |kind: &SocketKind| self.sockets.sockets(*kind).unwrap_or_default();
+        let mut sockets: Vec<SocketState> = DATAGRAMS.iter().flat_map(&mut of).collect();
+        let began = Instant::now();
+        let has_connections = self.next_connections.is_some_and(|next| next <= began);
+        if has_connections {
+            sockets.extend(CONNECTIONS.iter().flat_map(of));
+            let end = Instant::now();
+            self.next_connections = Some(end + (end - began) * PARTS);
         }
         let reasons = self.reasons.as_mut().and_then(|reasons| reasons.read().ok());
-        Ok(Snapshot { counts, reasons, sockets })
+        Ok(Snapshot { counts, reasons, sockets, has_connections })
+    }
+
+    /// Lists connections at the next snapshot.
+    pub(crate) fn expect_connections(&mut self) {
+        if let Some(next) = &mut self.next_connections {
+            *next = Instant::now();
+        }
     }
 
     fn devices(&mut self, counts: &mut Counts) -> Result<(), SysError> {
@@ -191,6 +218,19 @@ impl Sources {
             let sum = places.iter().filter_map(|&at| values.get(at)).sum();
             counts.insert((Of::Driver, link.index, name), sum);
         }
+    }
+
+    /// Datagrams that programs read in the namespace since it began; `None` where it cannot be
+    /// read.
+    pub(crate) fn datagrams_read(&mut self) -> Option<u64> {
+        let mut counts = Counts::new();
+        // `netstat`, which is the longest, has no counter of UDP.
+        let files = self.protocols.iter().enumerate().filter(|(at, _)| *at != NETSTAT);
+        for (_, file) in files {
+            read_again(file, &mut self.text).ok()?;
+            protocols(&String::from_utf8_lossy(&self.text), &self.reads, &mut counts);
+        }
+        Some(counts.values().sum())
     }
 
     /// Reasons count drops of this namespace only.

@@ -4,23 +4,29 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use daqmeter_record::units::plural;
+use daqmeter_record::units::{plural, whole};
 use daqmeter_record::watched::{
-    LossEffect, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
+    LossEffect, TurnCounts, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
 };
 use daqmeter_sys::bpf::{Flow, Sequence, SequenceTap};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
+use daqmeter_sys::symbols::KernelSymbols;
+use daqmeter_sys::tasks::Task;
 use daqmeter_sys::{SysError, namespace};
 
-use crate::causes::Causes;
+use crate::causes::{Causes, Try};
 use crate::counters::{Counts, Gain, Snapshot, Sources, add_gains, gain};
 use crate::stages::{
-    BACKLOG, BUFFER_FULL, INTO_IP, NO_PORT, Of, PACKETS, READ, REFUSED, ROWS, Row,
+    BACKLOG, BUFFER_FULL, INTO_IP, NO_PORT, OCTETS, Of, PACKETS, READ, REFUSED, ROWS, Row,
 };
 use crate::target::{self, LocalPort, Owner, Target};
 use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
 
+/// Time between two looks at all counters.
+pub const INTERVAL: Duration = Duration::from_millis(200);
+/// Time between two counts of the datagrams that were read while a buffer fills.
+const READS: Duration = Duration::from_millis(50);
 /// Of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 
@@ -42,6 +48,9 @@ pub struct Watch {
     sums: Counts,
     reasons: BTreeMap<&'static str, u64>,
     sockets: BTreeMap<u64, SocketSum>,
+    began: Instant,
+    /// Time at which the datagrams that were read were counted.
+    read_at: Instant,
     timeline: Timeline,
     tap: Option<SequenceTap>,
     flows: Vec<Flow>,
@@ -63,6 +72,19 @@ struct SocketSum {
     /// Looks at which a connection offered its peer no window.
     closed: u32,
     causes: Causes,
+}
+
+/// A socket whose loss a change may avoid.
+pub(crate) struct Worst {
+    pub(crate) cookie: u64,
+    pub(crate) owner: Owner,
+    /// Its reader, and the reader's CPU.
+    pub(crate) reader: Option<(Task, u32)>,
+    pub(crate) buffer_bytes: u64,
+    pub(crate) enough_bytes: u64,
+    pub(crate) bursts: u64,
+    pub(crate) tries: &'static [Try],
+    pub(crate) confirms: &'static [Try],
 }
 
 impl SocketSum {
@@ -103,7 +125,8 @@ impl Watch {
         };
         let tap = sequence.map(|of| namespace::within(pid, || SequenceTap::open(of)).flatten());
         let tap = tap.transpose()?;
-        let mut sources = Sources::open(files, pid, !target.is_host())?;
+        let symbols = KernelSymbols::of_kernel();
+        let mut sources = Sources::open(files, &symbols, pid, target.has_connections())?;
         let mut last = sources.snapshot()?;
         let sockets = std::mem::take(&mut last.sockets);
         let mut watch = Watch {
@@ -115,14 +138,16 @@ impl Watch {
             sums: Counts::new(),
             reasons: BTreeMap::new(),
             sockets: BTreeMap::new(),
-            timeline: Timeline::default(),
+            began: Instant::now(),
+            read_at: Instant::now(),
+            timeline: Timeline::new(symbols.range("net_rx_action").unwrap_or(0..0)),
             tap,
             flows: Vec::new(),
             latest: Duration::ZERO,
             notes: BTreeSet::new(),
         };
         // Drops that a socket has at the beginning are no loss of this time.
-        watch.add_sockets(sockets);
+        watch.add_sockets(sockets, true);
         watch.sockets.values_mut().for_each(|socket| socket.drops = 0);
         watch.follow();
         Ok(watch)
@@ -158,6 +183,11 @@ impl Watch {
                     pause = FILLING;
                 }
             }
+            if self.timeline.is_filling() && self.read_at.elapsed() > READS {
+                let reads = self.sources.datagrams_read();
+                reads.into_iter().for_each(|reads| self.timeline.count_reads(reads));
+                self.read_at = Instant::now();
+            }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -168,7 +198,8 @@ impl Watch {
             self.latest = self.latest.max(begin.elapsed().saturating_sub(pause));
         }
         self.count()?;
-        self.timeline.reads = self.sum(Of::Protocols, READ);
+        let octets = self.sum(Of::Protocols, OCTETS);
+        self.timeline.packet_bytes = octets / self.sum(Of::Protocols, INTO_IP).max(1);
         self.follow();
         self.explain();
         Ok(())
@@ -185,10 +216,11 @@ impl Watch {
                 self.timeline.follow(&self.files, &socket.state, &socket.owner);
             }
         }
+        self.timeline.look_at_cpus();
     }
 
     fn explain(&mut self) {
-        for (cookie, seen) in self.timeline.evidence(&self.files) {
+        for (cookie, seen) in self.timeline.evidence() {
             if let Some(socket) = self.sockets.get_mut(&cookie) {
                 socket.causes.add(&self.files, &seen);
             }
@@ -202,6 +234,7 @@ impl Watch {
     pub fn end(&mut self) -> Result<(), WatchError> {
         self.timeline.end();
         self.explain();
+        self.sources.expect_connections();
         self.count()
     }
 
@@ -226,7 +259,7 @@ impl Watch {
             *self.reasons.entry(reason).or_default() += gained;
         }
         let sockets = std::mem::take(&mut now.sockets);
-        self.add_sockets(sockets);
+        self.add_sockets(sockets, now.has_connections);
         if let Some(tap) = &mut self.tap {
             self.flows = tap.read()?;
         }
@@ -234,7 +267,7 @@ impl Watch {
         Ok(())
     }
 
-    fn add_sockets(&mut self, states: Vec<SocketState>) {
+    fn add_sockets(&mut self, states: Vec<SocketState>, has_connections: bool) {
         let is_new = |state: &SocketState| !self.sockets.contains_key(&state.cookie);
         let owners = if states.iter().any(is_new) {
             let of = self.target.pid.map(|pid| target::family(&self.files, pid));
@@ -242,7 +275,9 @@ impl Watch {
         } else {
             BTreeMap::new()
         };
-        self.sockets.values_mut().for_each(|socket| socket.is_open = false);
+        for socket in self.sockets.values_mut() {
+            socket.is_open &= socket.state.tcp.is_some() && !has_connections;
+        }
         for state in states {
             let sum = self.sockets.entry(state.cookie).or_insert_with(|| {
                 let owner = owners.get(&state.inode);
@@ -331,6 +366,7 @@ impl Watch {
         sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
         Watched {
             target: self.name.clone(),
+            watch_ns: whole(self.began.elapsed().as_secs_f64() * 1e9),
             stages,
             losses,
             sockets,
@@ -364,8 +400,8 @@ impl Watch {
         let mut unseen = self.sources.unseen.clone();
         if !self.timeline.sees_cpus() {
             unseen.push(Unseen {
-                shows: "which program had the CPU of a reader".to_owned(),
-                why: "as root, or with sysctl kernel.perf_event_paranoid=0".to_owned(),
+                shows: "what had the CPU of a reader".to_owned(),
+                why: "as root, with sysctl kernel.kptr_restrict=1 or 0".to_owned(),
             });
         }
         unseen
@@ -418,6 +454,7 @@ impl Watch {
             bursts: 0,
             longest_ns: 0,
             enough_bytes: 0,
+            trials: Vec::new(),
         }
     }
 
@@ -574,10 +611,7 @@ impl Watch {
             let kib = socket.state.buffer_bytes.div_ceil(1024);
             let causes = &socket.causes;
             let buffer = u64::from(socket.state.buffer_bytes);
-            let enough = match causes.more_bytes {
-                0 => 0,
-                more => (buffer + more).next_power_of_two(),
-            };
+            let enough = causes.enough(buffer);
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
                 at: format!("{} {owner}", self.name_of(&socket.state)),
@@ -595,6 +629,7 @@ impl Watch {
                 bursts: causes.bursts,
                 longest_ns: causes.longest_ns,
                 enough_bytes: enough,
+                trials: Vec::new(),
             });
         }
         let closed = full.saturating_sub(known);
@@ -613,10 +648,42 @@ impl Watch {
                 bursts: 0,
                 longest_ns: 0,
                 enough_bytes: 0,
+                trials: Vec::new(),
             });
         }
         losses.retain(|loss| loss.packets > 0);
         losses
+    }
+
+    /// The socket of the target that lost most, if it is known why.
+    pub(crate) fn worst(&self) -> Option<Worst> {
+        let is_known = |socket: &&SocketSum| {
+            socket.is_of_target && socket.is_open && socket.state.tcp.is_none() && socket.drops > 0
+        };
+        let socket = self.sockets.values().filter(is_known).max_by_key(|socket| socket.drops)?;
+        let [tries, confirms] = socket.causes.trials()?;
+        Some(Worst {
+            cookie: socket.state.cookie,
+            owner: socket.owner.clone(),
+            reader: self.timeline.reader(&socket.owner),
+            buffer_bytes: socket.state.buffer_bytes.into(),
+            enough_bytes: socket.causes.enough(socket.state.buffer_bytes.into()),
+            bursts: socket.causes.bursts,
+            tries,
+            confirms,
+        })
+    }
+
+    /// Packets that came to the sockets of the namespace so far, and those that one of them lost.
+    pub(crate) fn came_and_lost(&self, cookie: u64) -> TurnCounts {
+        TurnCounts {
+            packets: self.sum(Of::Protocols, READ) + self.sum(Of::Protocols, BUFFER_FULL),
+            lost: self.sockets.get(&cookie).map_or(0, |socket| socket.drops),
+        }
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
     }
 
     fn name_of(&self, state: &SocketState) -> String {

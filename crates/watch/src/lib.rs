@@ -2,8 +2,8 @@
 //! the sockets, from the wire to the program.
 //!
 //! `stages` is the table of losses, `counters` reads what it names, `ledger` makes the sums.
-//! `causes` is the table of causes at a socket, `timeline` sees what its reader did. Nothing
-//! here changes the host.
+//! `causes` is the table of causes at a socket, `timeline` sees what its reader did. Only `trials`
+//! changes something, and puts it back.
 
 mod causes;
 mod counters;
@@ -12,6 +12,8 @@ mod stages;
 mod target;
 mod threads;
 mod timeline;
+mod trials;
 
-pub use ledger::{Watch, WatchError};
+pub use ledger::{INTERVAL, Watch, WatchError};
 pub use target::{LocalPort, Target, sequence};
+pub use trials::Trials;

@@ -69,6 +69,8 @@ pub(crate) const INTO_IP: &[&str] = &[
     "Ip6InECT0Pkts",
     "Ip6InCEPkts",
 ];
+/// Bytes of the packets of [`INTO_IP`], with their headers of IP.
+pub(crate) const OCTETS: &[&str] = &["IpExtInOctets", "Ip6InOctets"];
 /// Packets that programs read: UDP counts them then.
 pub(crate) const READ: &[&str] = &["UdpInDatagrams", "Udp6InDatagrams"];
 pub(crate) const BUFFER_FULL: &[&str] = &["UdpRcvbufErrors", "Udp6RcvbufErrors"];

@@ -19,6 +19,10 @@ impl Target {
     pub fn is_host(self) -> bool {
         self == Target::default()
     }
+
+    pub(crate) fn has_connections(self) -> bool {
+        self.port.map_or(self.pid.is_some(), |port| port.is_tcp)
+    }
 }
 
 /// A local port, as `udp/5000`.

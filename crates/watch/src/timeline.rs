@@ -1,18 +1,19 @@
 //! Short times in which a socket's buffer fills: what its reader did, and who had its CPU.
 //!
-//! A socket is polled every millisecond while it fills, and every 10 ms otherwise. A poll takes
-//! some microseconds, and does not touch the program.
+//! A socket is polled every millisecond while it fills, and every 10 ms otherwise, also where it
+//! has been full for long. A poll takes some microseconds, and does not touch the program.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use daqmeter_record::units::whole;
+use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::SocketState;
-use daqmeter_sys::perf::CpuSampler;
+use daqmeter_sys::perf::{CpuSample, CpuSampler};
 use daqmeter_sys::tasks::{Doing, Task};
-use daqmeter_sys::{affinity, cpu_time};
 
 use crate::causes::{Evidence, Reader};
 use crate::target::Owner;
@@ -26,6 +27,8 @@ pub(crate) const FILLING: Duration = Duration::from_millis(1);
 pub(crate) const IDLE: Duration = Duration::from_millis(10);
 /// A window of a buffer that never empties ends then, so that its evidence is used.
 const LONGEST_NS: u64 = 1_000_000_000;
+/// A buffer that has not emptied until then is polled as rarely as an idle one.
+const LONG_NS: u64 = 300_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Poll {
@@ -40,10 +43,14 @@ struct Poll {
 /// Time from the last poll that found the buffer nearly empty.
 struct Window {
     start: Poll,
+    /// Datagrams read in the network namespace, at the first count after the start.
+    start_reads: Option<u64>,
     first_drop_ns: Option<u64>,
     /// End of the time that counts: the reader's work after it is no cause.
     last_drop: Poll,
     doing: BTreeMap<Doing, u32>,
+    /// File that the reader wrote to.
+    file: String,
     cpu: u32,
     continues: bool,
 }
@@ -57,21 +64,37 @@ pub(crate) struct Track {
     closed: Vec<(Window, bool)>,
 }
 
-#[derive(Default)]
 pub(crate) struct Timeline {
     threads: BTreeMap<Task, Thread>,
     tracks: BTreeMap<u64, Track>,
-    samplers: BTreeMap<u32, Option<CpuSampler>>,
+    /// Samplers of CPUs, and since when they have all samples.
+    samplers: BTreeMap<u32, Option<(CpuSampler, u64)>>,
     readers_cpus: BTreeSet<u32>,
-    /// Time, CPU, process and thread.
-    samples: VecDeque<(u64, u32, Task)>,
-    softirq: BTreeMap<u32, (u64, f64)>,
-    softirq_at_ns: u64,
-    /// Packets read in the network namespace so far.
-    pub(crate) reads: u64,
+    /// Samples with their CPU, of the last two windows of the longest kind.
+    samples: VecDeque<(u32, CpuSample)>,
+    /// Addresses of the function of the kernel in which packets come to a CPU.
+    interrupt: Range<u64>,
+    /// Mean length of a packet that came to the namespace, with its header of IP.
+    pub(crate) packet_bytes: u64,
+    /// Datagrams read in the network namespace, at the last count.
+    reads: u64,
 }
 
 impl Timeline {
+    /// `interrupt` are the addresses of `net_rx_action`, empty where the kernel hides them.
+    pub(crate) fn new(interrupt: Range<u64>) -> Timeline {
+        Timeline {
+            threads: BTreeMap::new(),
+            tracks: BTreeMap::new(),
+            samplers: BTreeMap::new(),
+            readers_cpus: BTreeSet::new(),
+            samples: VecDeque::new(),
+            interrupt,
+            packet_bytes: 0,
+            reads: 0,
+        }
+    }
+
     pub(crate) fn cookies(&self) -> Vec<u64> {
         self.tracks.keys().copied().collect()
     }
@@ -85,7 +108,9 @@ impl Timeline {
             return;
         }
         for task in Task::all(files, owner.pid).into_iter().take(MAX_THREADS) {
-            self.threads.entry(task).or_insert_with(|| Thread::open(files, task));
+            if let Some(thread) = Thread::open(files, task) {
+                self.threads.entry(task).or_insert(thread);
+            }
         }
         let poll = Poll {
             at_ns: monotonic_ns(),
@@ -113,17 +138,18 @@ impl Timeline {
         };
         let is_low = poll.filled * 4 <= u64::from(socket.buffer_bytes);
         let gained = poll.drops.saturating_sub(track.last.drops);
-        let reader = reader_of(&mut self.threads, &track.owner);
-        let mut doing = None;
-        if let Some(reader) = reader {
-            poll.times = reader.times(files);
-            doing = Some(reader.look(files));
-            if track.window.is_none() && !(is_low && gained == 0) {
-                let cpu = reader.task.stat(files).map_or(0, |(_, cpu)| cpu);
-                track.open(track.low, cpu, false);
+        let is_quiet = is_low && gained == 0;
+        let reader = reader_of(&self.threads, &track.owner);
+        let mut doing = Doing::Hidden;
+        let mut cpu = 0;
+        if let Some(reader) = reader.and_then(|reader| self.threads.get_mut(&reader)) {
+            (doing, poll.times) = reader.look(is_quiet && track.window.is_none());
+            if track.window.is_none() && !is_quiet {
+                cpu = reader.open.stat().map_or(0, |(_, cpu)| cpu);
             }
-        } else if track.window.is_none() && !(is_low && gained == 0) {
-            track.open(track.low, 0, false);
+        }
+        if track.window.is_none() && !is_quiet {
+            track.open(track.low, cpu, false);
         }
         track.last = poll;
         let Some(window) = &mut track.window else {
@@ -134,35 +160,58 @@ impl Timeline {
             window.first_drop_ns.get_or_insert(poll.at_ns);
             window.last_drop = poll;
         }
-        *window.doing.entry(doing.unwrap_or(Doing::Hidden)).or_default() += 1;
-        let cpu = window.cpu;
-        if is_low && gained == 0 {
+        *window.doing.entry(doing).or_default() += 1;
+        if let Doing::Write(fd) | Doing::Synchronise(fd) = doing
+            && window.file.is_empty()
+        {
+            // Now, because the program may close it.
+            let link = files.root().join(format!("proc/{}/fd/{fd}", track.owner.pid));
+            let name = std::fs::read_link(link).unwrap_or_default();
+            window.file = name.to_string_lossy().into_owned();
+        }
+        let (cpu, length_ns) = (window.cpu, poll.at_ns - window.start.at_ns);
+        let is_long = window.continues || length_ns > LONG_NS;
+        if is_quiet {
             track.close(true);
             track.low = poll;
-        } else if poll.at_ns - window.start.at_ns > LONGEST_NS {
+        } else if length_ns > LONGEST_NS {
             track.close(false);
             track.open(poll, cpu, true);
         }
-        true
+        !is_long
+    }
+
+    /// True while the buffer of a socket is not nearly empty.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.tracks.values().any(|track| track.window.is_some())
+    }
+
+    /// Takes the number of datagrams that were read in the network namespace since it began.
+    pub(crate) fn count_reads(&mut self, reads: u64) {
+        self.reads = reads;
+        let windows = self.tracks.values_mut().filter_map(|track| track.window.as_mut());
+        windows.for_each(|window| _ = window.start_reads.get_or_insert(reads));
     }
 
     /// Evidence of the windows that ended with drops since the last call, for each socket.
-    pub(crate) fn evidence(&mut self, files: &Files) -> Vec<(u64, Evidence)> {
-        self.look_at_cpus(files);
+    pub(crate) fn evidence(&mut self) -> Vec<(u64, Evidence)> {
+        let memory = memory_of(self.packet_bytes);
         let mut found = Vec::new();
         for (cookie, track) in &mut self.tracks {
             for (window, is_emptied) in track.closed.drain(..) {
-                let reader = reader_of(&mut self.threads, &track.owner);
+                let reader = reader_of(&self.threads, &track.owner);
+                let reader = reader.and_then(|reader| self.threads.get(&reader));
                 let reader = reader.map(|thread| Reader {
-                    task: thread.task,
+                    task: thread.open.task,
                     name: thread.name.clone(),
-                    is_exact: thread.is_exact(),
+                    is_exact: thread.is_exact(window.start.at_ns),
                 });
-                let softirq = self.softirq.get(&window.cpu).map_or(0.0, |(_, share)| *share);
-                let taker = taker(&self.samples, &window, reader.as_ref());
+                let sampler = self.samplers.get(&window.cpu).and_then(Option::as_ref);
+                let since = sampler.map_or(u64::MAX, |(_, since)| *since);
+                let cpu = CpuTimes::of(&self.samples, since, &window, reader.as_ref());
                 found.push((
                     *cookie,
-                    window.evidence(reader, softirq, taker, is_emptied, track.owner.fd),
+                    window.evidence(reader, cpu, is_emptied, (track.owner.fd, memory)),
                 ));
             }
         }
@@ -174,14 +223,21 @@ impl Timeline {
         self.tracks.values_mut().for_each(|track| track.close(false));
     }
 
-    /// Reads samples of the readers' CPUs, and the share of soft interrupts there.
-    fn look_at_cpus(&mut self, files: &Files) {
+    /// The reader of a socket, and its CPU.
+    pub(crate) fn reader(&self, owner: &Owner) -> Option<(Task, u32)> {
+        let reader = reader_of(&self.threads, owner)?;
+        Some((reader, self.threads.get(&reader)?.open.stat()?.1))
+    }
+
+    /// Reads samples of the readers' CPUs.
+    pub(crate) fn look_at_cpus(&mut self) {
         let now = monotonic_ns();
-        let cpus = self.threads.values().filter_map(|thread| thread.task.stat(files));
-        let cpus: BTreeSet<u32> = cpus.map(|(_, cpu)| cpu).collect();
+        let readers = self.tracks.values().filter_map(|track| self.reader(&track.owner));
+        let cpus: BTreeSet<u32> = readers.map(|(_, cpu)| cpu).collect();
         for &cpu in &cpus {
             if self.samplers.len() < MAX_SAMPLED_CPUS {
-                self.samplers.entry(cpu).or_insert_with(|| CpuSampler::of_cpu(cpu).ok());
+                let open = || Some((CpuSampler::of_cpu(cpu).ok()?, now));
+                self.samplers.entry(cpu).or_insert_with(open);
             }
         }
         // The watch must not take a reader's CPU.
@@ -190,62 +246,126 @@ impl Timeline {
             self.readers_cpus = cpus;
         }
         for (cpu, sampler) in &mut self.samplers {
-            if let Some(sampler) = sampler {
-                sampler.read(|at, task| self.samples.push_back((at, *cpu, task)));
+            if let Some((sampler, since)) = sampler {
+                let samples = &mut self.samples;
+                if sampler.read(&self.interrupt, |one| samples.push_back((*cpu, one))) > 0 {
+                    *since = now;
+                }
             }
         }
-        while self.samples.front().is_some_and(|(at, ..)| at + 2 * LONGEST_NS < now) {
+        while self.samples.front().is_some_and(|(_, one)| one.at_ns + 2 * LONGEST_NS < now) {
             self.samples.pop_front();
-        }
-        let span = now.saturating_sub(self.softirq_at_ns).max(1) as f64;
-        self.softirq_at_ns = now;
-        for (cpu, [_, _, _, _, irq, softirq, _]) in cpu_time::of_host() {
-            let ns = irq + softirq;
-            let (before, share) = self.softirq.entry(cpu.unwrap_or(u32::MAX)).or_insert((ns, 0.0));
-            *share = ns.saturating_sub(*before) as f64 / span;
-            *before = ns;
         }
     }
 
-    /// True where the processes of a reader's CPU can be seen.
+    /// True where all that has the CPU of a reader can be seen.
     pub(crate) fn sees_cpus(&self) -> bool {
-        self.samplers.values().all(Option::is_some)
+        let is_hidden = !self.samplers.is_empty() && self.interrupt.is_empty();
+        !is_hidden && self.samplers.values().all(Option::is_some)
     }
+}
+
+/// Memory that a packet takes in a buffer: its data with headers and `struct skb_shared_info`, in
+/// a block of the allocator, and `struct sk_buff` (`SKB_TRUESIZE`). Drivers that give each packet a
+/// part of a page take more.
+fn memory_of(packet_bytes: u64) -> u64 {
+    const HEADERS_AND_SHARED_INFO: u64 = 64 + 320;
+    const SK_BUFF: u64 = 256;
+    (packet_bytes + HEADERS_AND_SHARED_INFO).next_power_of_two() + SK_BUFF
 }
 
 /// The thread that was seen reading the socket; else that with the most CPU time.
-fn reader_of<'a>(threads: &'a mut BTreeMap<Task, Thread>, owner: &Owner) -> Option<&'a mut Thread> {
-    let of_process = threads.values_mut().filter(|thread| thread.task.pid == owner.pid);
-    of_process.max_by_key(|thread| (thread.reads_of(owner.fd), thread.last.run_ns))
+fn reader_of(threads: &BTreeMap<Task, Thread>, owner: &Owner) -> Option<Task> {
+    let of_process = threads.values().filter(|thread| thread.open.task.pid == owner.pid);
+    let reader = of_process.max_by_key(|thread| (thread.reads_of(owner.fd), thread.last.run_ns));
+    reader.map(|thread| thread.open.task)
 }
 
-/// Process that had the reader's CPU most often while the reader had it not, and its share of the
-/// samples.
-fn taker(
-    samples: &VecDeque<(u64, u32, Task)>,
-    window: &Window,
-    reader: Option<&Reader>,
-) -> Option<(u32, f64)> {
-    let span = window.start.at_ns..=window.last_drop.at_ns;
-    let here = samples.iter().filter(|(at, cpu, _)| *cpu == window.cpu && span.contains(at));
-    let (mut all, mut by) = (0_u32, BTreeMap::<u32, u32>::new());
-    for (_, _, task) in here {
-        all += 1;
-        if task.pid != 0 && reader.is_none_or(|reader| reader.task.tid != task.tid) {
-            *by.entry(task.pid).or_default() += 1;
+/// Activity of the reader's CPU during a window, in samples. Some kernels take none of an idle CPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuTimes {
+    /// Samples of a CPU that was never idle.
+    wanted: f64,
+    /// All samples; `None` where the sampler was not there from the start.
+    all: Option<f64>,
+    /// Share of soft interrupts of packets.
+    interrupts: f64,
+    /// Share of those that took the time of the reader.
+    in_reader: f64,
+    /// Process that had it most often besides the reader, and its share.
+    taker: Option<(u32, f64)>,
+}
+
+impl CpuTimes {
+    /// A short window has few samples, so those of the time around it count as four more.
+    fn of(
+        samples: &VecDeque<(u32, CpuSample)>,
+        since: u64,
+        window: &Window,
+        reader: Option<&Reader>,
+    ) -> CpuTimes {
+        const AROUND: f64 = 4.0;
+        let (start, end) = (window.start.at_ns, window.last_drop.at_ns);
+        let wanted = |from: u64, to: u64| {
+            let seconds = to.saturating_sub(from) as f64 / 1e9;
+            (seconds * f64::from(CpuSampler::HERTZ)).max(1.0)
+        };
+        let (mut around, mut now) = ([0.0; 3], [0.0; 3]);
+        let mut by = BTreeMap::<u32, f64>::new();
+        let here = samples.iter().filter(|(cpu, _)| *cpu == window.cpu).map(|(_, sample)| sample);
+        for sample in here.clone() {
+            let is_reader = reader.is_some_and(|reader| reader.task.tid == sample.task.tid);
+            let is_taken = sample.is_inside && is_reader;
+            let counted = [true, sample.is_inside, is_taken].map(|is| f64::from(u8::from(is)));
+            let add = |sums: &mut [f64; 3]| {
+                sums.iter_mut().zip(counted).for_each(|(sum, one)| *sum += one);
+            };
+            add(&mut around);
+            if (start..=end).contains(&sample.at_ns) {
+                add(&mut now);
+                if !is_reader && sample.task.pid != 0 {
+                    *by.entry(sample.task.pid).or_default() += 1.0;
+                }
+            }
+        }
+        let times = here.map(|sample| sample.at_ns);
+        let (first, last) = (times.clone().min().unwrap_or(start), times.max().unwrap_or(end));
+        let (wanted, wanted_around) = (wanted(start, end), wanted(first.min(start), last.max(end)));
+        let share = |at: usize| {
+            let usual = AROUND * (around[at] / wanted_around).min(1.0);
+            ((now[at] + usual) / (wanted + AROUND)).min(1.0)
+        };
+        let most = by.into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        CpuTimes {
+            wanted,
+            all: (since <= start).then_some(now[0]),
+            interrupts: share(1),
+            in_reader: share(2),
+            taker: most.map(|(pid, samples)| (pid, (samples / wanted).min(1.0))),
         }
     }
-    let (pid, most) = by.into_iter().max_by_key(|(_, samples)| *samples)?;
-    Some((pid, f64::from(most) / f64::from(all)))
+
+    /// Share of the time in which the CPU did not run, of that in which it was needed.
+    fn still(&self, needed: f64) -> f64 {
+        /// Samples without which a standstill is not told from chance.
+        const FEWEST: f64 = 5.0;
+        let wanted = self.wanted * needed;
+        match self.all {
+            Some(all) if wanted >= FEWEST => (1.0 - (all + 1.0) / wanted).max(0.0),
+            _ => 0.0,
+        }
+    }
 }
 
 impl Track {
     fn open(&mut self, start: Poll, cpu: u32, continues: bool) {
         self.window = Some(Window {
             start,
+            start_reads: continues.then_some(start.reads),
             first_drop_ns: None,
             last_drop: start,
             doing: BTreeMap::new(),
+            file: String::new(),
             cpu,
             continues,
         });
@@ -262,12 +382,11 @@ impl Track {
 
 impl Window {
     fn evidence(
-        &self,
+        self,
         reader: Option<Reader>,
-        interrupts: f64,
-        taker: Option<(u32, f64)>,
+        of_cpu: CpuTimes,
         is_emptied: bool,
-        fd: u64,
+        (fd, memory): (u64, u64),
     ) -> Evidence {
         let end = self.last_drop;
         let span = (end.at_ns - self.start.at_ns).max(1) as f64;
@@ -281,22 +400,26 @@ impl Window {
         let filling = first.saturating_sub(self.start.at_ns).max(1) as f64;
         let high = end.filled.max(self.start.filled);
         let slope = high.saturating_sub(self.start.filled) as f64 / filling;
+        // A buffer that is filled between two polls shows no slope.
+        let lost_bytes = (end.drops - self.start.drops) * memory;
         Evidence {
             drops: end.drops - self.start.drops,
-            reads: end.reads - self.start.reads,
-            run: (run - interrupts).max(0.0),
-            interrupts,
+            reads: self.start_reads.map_or(0, |start| end.reads.saturating_sub(start)),
+            run: (run - of_cpu.in_reader).max(0.0),
+            interrupts: of_cpu.interrupts,
+            still: of_cpu.still(run + wait),
             wait,
             blocked: (1.0 - run - wait).max(0.0),
             doing: doing.max_by_key(|(_, times)| **times).map(|(doing, _)| *doing),
             fd,
+            file: self.file,
             cpu: self.cpu,
-            taker,
+            taker: of_cpu.taker,
             reader,
             is_emptied,
             continues: self.continues,
             length_ns: end.at_ns.saturating_sub(self.start.at_ns),
-            more_bytes: whole(slope * end.at_ns.saturating_sub(first) as f64),
+            more_bytes: whole(slope * end.at_ns.saturating_sub(first) as f64).max(lost_bytes),
         }
     }
 }
