@@ -46,7 +46,6 @@ def count_of(option: str, default: int) -> int:
 DAQMETER, TRIALS, CAUSE_TRIALS = sys.argv[1], count_of("--losses", len(CASES)), count_of("--causes", len(CAUSES))
 SEND_S, WATCH_S, ADDRESS, PORT, PACKET_BYTES = 0.8, 1.7, "10.78.0.2", 5000, 100
 CAUSE_SEND_S, CAUSE_WATCH_S = 1.2, 2.0
-SMALL_BYTES = 1280  # memory that a packet takes in a buffer
 STEER = "unshare --mount sh -c 'mount -t sysfs none /sys && echo %x > /sys/class/net/v1/queues/rx-0/rps_cpus'"
 SLOW_FILE = Path(f"/var/tmp/daqmeter-watch-{os.getpid()}")
 MAX_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
@@ -135,6 +134,11 @@ def send(_pipe, packets_per_s: int, send_s: float = SEND_S, burst_s: float = 0) 
         time.sleep(0.001)
     (row,) = (row.split() for row in Path("/proc/net/dev").read_text().splitlines() if "v0:" in row)
     return total, int(row[12]), time.monotonic() - began
+
+
+def buffer_of(packets: float) -> int:
+    """Size of a buffer for small packets, of which each takes up to 1280 bytes; the kernel doubles it."""
+    return int(packets) * 1280 // 2
 
 
 def spin(times: int) -> None:
@@ -298,7 +302,6 @@ class Bench:
             print("\n".join(f"  {stage}" for stage in stages), section["unseen"], section["notes"], said, flush=True)
         return result
 
-
     def steer(self, cpu: int | None) -> None:
         """Takes packets to the protocols on this CPU, or on the sender's."""
         self.receiver.on(STEER % (0 if cpu is None else 1 << cpu))
@@ -320,7 +323,7 @@ class Bench:
     def cause_trial(self, seed: int) -> dict[str, bool] | None:
         dice, name = random.Random(seed), CAUSES[seed % len(CAUSES)]
         per_s, work_us, burst_s, stall = dice.randrange(3_000, 8_000), 5.0, 0.0, None
-        buffer_bytes = int(per_s * 0.015) * SMALL_BYTES // 2 # 15 ms; the kernel doubles it
+        buffer_bytes = buffer_of(per_s * 0.015)
         with ExitStack() as stack:
             if name == "slow program":
                 work_us = dice.uniform(1.6, 3) * 1e6 / per_s
@@ -331,12 +334,12 @@ class Bench:
                 stall = dice.uniform(0.1, 0.3), SLOW_BYTES
             elif name == "burst":
                 per_s, work_us, burst_s = per_s // 4, dice.uniform(30, 60), dice.uniform(0.05, 0.15)
-                buffer_bytes = max(4096, int(per_s * burst_s / dice.uniform(2, 4)) * SMALL_BYTES // 2)
+                buffer_bytes = max(4096, buffer_of(per_s * burst_s / dice.uniform(2, 4)))
             else:
                 cost_us = self.cost_us(stack)
                 per_s = int(dice.uniform(0.55, 0.75) * 1e6 / cost_us)
                 work_us = dice.uniform(0.4, 0.5) * 1e6 / per_s
-                buffer_bytes = int(per_s * 0.015) * SMALL_BYTES // 2
+                buffer_bytes = buffer_of(per_s * 0.015)
             found = []
             for is_made in (False, True):
                 plain_us = 0.3 * 1e6 / per_s if name == "slow program" else work_us
@@ -374,7 +377,6 @@ class Bench:
             print(section["notes"], said, flush=True)
         return result
 
-
     def settings(self) -> tuple[set[int], str]:
         """CPUs of the receiver, and the size of its buffer."""
         memory = self.receiver.on(f"ss -uanm sport = {PORT}").split("skmem:(")[1]
@@ -383,7 +385,7 @@ class Bench:
     def remedies(self) -> bool:
         """Tries what avoids a loss, and a kill meanwhile; another buffer and other CPUs avoid it here, too."""
         per_s, bursts = 4000, (0.04, 0.15)
-        buffer_bytes, pid = int(per_s * 0.015) * SMALL_BYTES // 2, self.receiver.process.pid
+        buffer_bytes, pid = buffer_of(per_s * 0.015), self.receiver.process.pid
         work_us, lost, result = 0.2 * 1e6 / per_s, {}, {}
         hog = multiprocessing.Process(target=take_cpu, args=(bursts,), daemon=True)
         hog.start()

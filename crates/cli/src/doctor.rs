@@ -100,6 +100,7 @@ fn host(files: &Files) -> Vec<Finding> {
     let advise = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
     let reserve = "sysctl vm.nr_hugepages=512; else transparent ones are used";
     let disturbed = "other machines disturb measurements: look at steal";
+    let lost = daqmeter_watch::datagrams_lost(files);
     let reliable = "boot with tsc=reliable if the TSC is stable";
     vec![
         ("CPU", Ok(format!("{} ({cpus} allowed, {nodes})", host.cpu_model)), ""),
@@ -112,19 +113,10 @@ fn host(files: &Files) -> Vec<Finding> {
         ("reserved huge pages", state(free > 0, format!("{free} free")), reserve),
         (
             "datagrams lost since boot",
-            absent(lost_datagrams(files)),
+            absent((lost > 0).then(|| format!("{lost}, at full buffers of sockets"))),
             "daqmeter watch says which program loses them now, where, and why",
         ),
     ]
-}
-
-/// Datagrams that full sockets of this network namespace dropped (`UdpRcvbufErrors` of nstat).
-fn lost_datagrams(files: &Files) -> Option<String> {
-    let text = files.text("proc/net/snmp")?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
-    let (mut names, mut values) = (lines.next()?.split_whitespace(), lines.next()?.split(' '));
-    let lost = values.nth(1 + names.position(|name| name == "RcvbufErrors")?)?;
-    (lost != "0").then(|| format!("{lost}, at full buffers of sockets"))
 }
 
 fn observation(files: &Files) -> Vec<Finding> {
@@ -196,25 +188,4 @@ fn devices(files: &Files) -> Vec<Finding> {
         false => (Ok("not built in: --features fuse".to_owned()), ""),
     };
     boards.chain([("serving emulated boards", fuse, remedy)]).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lost_datagrams_are_the_column_that_the_kernel_names() {
-        let root = tempfile::tempdir().unwrap();
-        let files = Files::below(root.path());
-        let write = |lost: u64| {
-            std::fs::create_dir_all(root.path().join("proc/net")).unwrap();
-            let text = format!("Ip: A\nIp: 1\nUdp: InDatagrams RcvbufErrors\nUdp: 5 {lost}\n");
-            std::fs::write(root.path().join("proc/net/snmp"), text).unwrap();
-        };
-        assert_eq!(lost_datagrams(&files), None);
-        write(0);
-        assert_eq!(lost_datagrams(&files), None);
-        write(7);
-        assert_eq!(lost_datagrams(&files).unwrap(), "7, at full buffers of sockets");
-    }
 }

@@ -41,6 +41,10 @@ pub(crate) fn losses(records: &[RunRecord]) -> Option<PlainAnswer> {
         let cause = loss.causes.first().map(|cause| format!("; {}", cause.text));
         let cause = cause.unwrap_or_default();
         said.push(format!("{}, because {}{cause}.", lost(watched, loss), loss.reason));
+        said.extend(loss.trials.iter().map(|one| {
+            let word = if one.is_proven() { "Proved" } else { "Tried" };
+            format!("{word} {}.", trial(one).1)
+        }));
     }
     let question = "Where are packets lost?";
     Some(PlainAnswer { question, answer: said.join(" "), figure: None })
@@ -240,7 +244,8 @@ mod tests {
             said,
             "recorder (812): 25 packets were lost of 1000 packets in 2 s (500/s). socket, \
              udp/5000 of recorder (812): 25 packets lost (2.5 %), because its buffer of 208 KiB \
-             was full; thread rx slept."
+             was full; thread rx slept. Proved by a buffer of 4 MiB: lost 2.5 % without and 0 % \
+             with it, in 16 turns of 400 ms."
         );
         let screen = frame(&record).text(None);
         assert!(screen.contains("full, 2 times, the longest 3 ms\n"), "{screen}");

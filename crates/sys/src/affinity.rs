@@ -25,7 +25,7 @@ pub fn process_cpus() -> &'static [u32] {
     GIVEN.get_or_init(|| allowed_cpus().unwrap_or_default())
 }
 
-fn set_of(cpus: &[u32]) -> CpuSet {
+pub(crate) fn set_of(cpus: &[u32]) -> CpuSet {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu as usize));
     set

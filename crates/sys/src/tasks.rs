@@ -42,7 +42,7 @@ impl Task {
     }
 }
 
-/// A thread whose files of `/proc` are open: a look takes some microseconds.
+/// A thread whose files of `/proc` are open, so that a look reads them only.
 #[derive(Debug)]
 pub struct OpenTask {
     pub task: Task,

@@ -17,7 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::host::Files;
 use crate::tasks::Task;
-use crate::{SysError, failed};
+use crate::{SysError, affinity, failed};
 
 /// A setting of another program that can be changed without its help.
 #[derive(Debug)]
@@ -55,9 +55,8 @@ impl TrialSetting {
         let path = files.root().join(format!("proc/{}/task/{}/stat", task.pid, task.tid));
         let thread = File::open(&path).map_err(failed(path.display().to_string()))?;
         let before = sched_getaffinity(tid(task)).map_err(failed("sched_getaffinity"))?;
-        let mut set = Box::new(CpuSet::new());
-        cpus.iter().for_each(|&cpu| set.set(cpu as usize));
-        Ok(TrialSetting::Cpus { task, thread, before: Box::new(before), cpus: set })
+        let [before, cpus] = [before, affinity::set_of(cpus)].map(Box::new);
+        Ok(TrialSetting::Cpus { task, thread, before, cpus })
     }
 
     /// Makes the change.
@@ -90,19 +89,6 @@ impl TrialSetting {
                 if thread.read_at(&mut [0], 0).is_ok() {
                     let _ = sched_setaffinity(tid(*task), before);
                 }
-            }
-        }
-    }
-
-    /// Returns whether the state is the one from before.
-    pub fn is_as_before(&self) -> bool {
-        match self {
-            TrialSetting::Buffer { socket, before, .. } => {
-                socket_recv_buffer_size(socket).is_ok_and(|bytes| bytes == *before)
-            }
-            TrialSetting::Cpus { task, thread, before, .. } => {
-                let is_gone = thread.read_at(&mut [0], 0).is_err();
-                is_gone || sched_getaffinity(tid(*task)).is_ok_and(|cpus| cpus == **before)
             }
         }
     }
@@ -191,10 +177,8 @@ mod tests {
             let _keeper = Keeper::of(&setting, "").unwrap();
             setting.change().unwrap();
             assert_eq!(socket_recv_buffer_size(&socket).unwrap(), 100_000);
-            assert!(!setting.is_as_before());
         }
         assert_eq!(socket_recv_buffer_size(&socket).unwrap(), before);
-        assert!(setting.is_as_before());
         assert!(TrialSetting::buffer(own, u64::MAX, 1).is_err());
     }
 

@@ -14,6 +14,7 @@ mod threads;
 mod timeline;
 mod trials;
 
+pub use counters::datagrams_lost;
 pub use ledger::{INTERVAL, Watch, WatchError};
 pub use target::{LocalPort, Target, sequence};
 pub use trials::Trials;

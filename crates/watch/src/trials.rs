@@ -25,7 +25,7 @@ const BURSTS: u32 = 2;
 const SETTLE: Duration = Duration::from_millis(100);
 /// A buffer for which no size was measured, or the largest that is tried.
 const USUAL_BYTES: u64 = 8 << 20;
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 /// Part of a CPU that is taken.
 const TAKEN: f64 = 0.3;
 
@@ -111,7 +111,7 @@ impl Worst {
         };
         let buffer = |bytes: u64| {
             let (pid, fd) = (self.owner.pid, self.owner.fd);
-            let bytes = bytes.clamp(4096, MOST_BYTES);
+            let bytes = bytes.clamp(4096, MAX_BYTES);
             // The kernel doubles what SO_RCVBUF takes.
             let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
             let text = format!("a buffer of {}", show_bytes(bytes));
