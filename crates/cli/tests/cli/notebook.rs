@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use crate::common::{Folder, Running};
+use crate::common::{Folder, Running, stdout};
 
 const PLAN: &str = "title = 'Tiny'\nabout = 'For tests.'\nrepetitions = 2\ntime = '2ms'\n[[sweep]]\nstudy = 'tiny'\nengine = 'memory'\n\
                     workload = { read_lines = 1, write_lines = 0 }\naxes = { read_bytes = ['4KiB', '16KiB'] }\n";
@@ -156,12 +156,20 @@ fn each_night_is_a_file_and_is_compared_with_those_before() {
     folder.write("p.toml", format!("title = 't'\nrepetitions = 5\ntime = '1ms'\n{sweep}"));
     let night = "nightly nights --plan p.toml --ignore 900% --fail-on 900%";
     assert!(folder.done(night).starts_with("the first night of this host"));
-    // A busy host is not ten times as slow as itself.
-    assert!(folder.done(night).starts_with("nothing is slower: 1 point by no more than "));
+    // A busy host is not ten times as slow as itself, but others may have its CPU for a whole night.
+    let mut nights = 1;
+    let compared = loop {
+        nights += 1;
+        let out = stdout(&folder.command(night).output().unwrap());
+        if !out.contains("others used the CPU") || nights == 30 {
+            break out;
+        }
+    };
+    assert!(compared.starts_with("nothing is slower: 1 point by no more than "), "{compared}");
     let files = std::fs::read_dir(folder.path("nights")).unwrap();
     let names: Vec<_> =
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(names.iter().filter(|name| name.ends_with(".jsonl")).count(), 2, "{names:?}");
+    assert_eq!(names.iter().filter(|name| name.ends_with(".jsonl")).count(), nights, "{names:?}");
     let summary = folder.read("nights/summary.md");
     assert!(summary.contains("| the tool's own loop |"), "{summary}");
     let junit = folder.read("nights/junit.xml");
