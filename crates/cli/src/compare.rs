@@ -108,7 +108,7 @@ pub(crate) fn code_of(conclusion: Conclusion) -> ExitCode {
 }
 
 fn refuse_nothing([a, b]: [&PathBuf; 2], found: &Compared) -> Result<(), Failure> {
-    if !found.points.is_empty() || !found.broken.is_empty() {
+    if !found.points.is_empty() || !found.broken.is_empty() || !found.losses.is_empty() {
         return Ok(());
     }
     let left_out = match found.left_out {
@@ -132,7 +132,7 @@ pub(crate) fn gate(found: &Compared, by: f64) -> ExitCode {
             let named =
                 open.iter().take(NAMED).map(|(name, runs)| format!("{name} ({runs} runs a side)"));
             let named = joined(named, "; ").unwrap_or_default();
-            let (points, all) = (open.len(), found.points.len());
+            let (points, all) = (open.len(), found.points.len() + found.losses.len());
             tell(&format!(
                 "daqmeter: --fail-on is undecided: {points} of {all} points may be slower by {} %: {named}",
                 percent(by, 2)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use daqmeter_report::history::{text, trends};
+use daqmeter_report::losses::{loss_text, loss_trends};
 
 use crate::arguments::share;
 use crate::files::{read_study, shown};
@@ -36,12 +37,16 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let records = read_study(&arguments.paths, arguments.study.as_deref())?;
-    let found = trends(&records, arguments.ignore);
-    if found.is_empty() {
+    let (found, losses) = (trends(&records, arguments.ignore), loss_trends(&records));
+    if found.is_empty() && losses.is_empty() {
         let (paths, records) = (shown(&arguments.paths), records.len());
         return Err(Failure::refused(format!(
             "{paths}: {records} record(s), no point was measured twice on one host"
         )));
     }
-    emit(&if arguments.json { json_lines(&found)? } else { text(&found) })
+    emit(&match arguments.json {
+        true => json_lines(&found)? + &json_lines(&losses)?,
+        false if found.is_empty() => loss_text(&losses),
+        false => text(&found) + &loss_text(&losses),
+    })
 }

@@ -22,6 +22,10 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    pub(crate) fn is_served(&self) -> bool {
+        self.metrics.is_some()
+    }
+
     /// Serves a page that `read` completes at each request, from the counts of a server.
     pub(crate) fn served(
         &self,

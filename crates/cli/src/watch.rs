@@ -1,10 +1,11 @@
 //! `daqmeter watch`: where a receiver that is already running loses its data.
 
-use std::io::BufReader;
+use std::io::{self, BufReader, IsTerminal};
 use std::process::{Child, ChildStdout, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use console::Term;
 use daqmeter_harness::{Tally, next_line};
 use daqmeter_record::watched::Watched;
 use daqmeter_record::{Counter, EngineInfo, Sections, Workload};
@@ -19,6 +20,7 @@ use crate::arguments::duration;
 use crate::command::{end, start};
 use crate::context::context;
 use crate::interrupt;
+use crate::metrics::{Metrics, Page, is_due};
 use crate::output::{CANNOT_TELL, Ended, FAILED, Failure, emit};
 use crate::progress::Forecast;
 use crate::recorder::{Recorder, Recording};
@@ -42,7 +44,9 @@ pub(crate) struct Arguments {
     /// little). It needs root and --port, and looks at every packet of the namespace.
     #[arg(long, value_name = "PLACE", value_parser = sequence, requires = "port")]
     sequence: Option<(u16, u8, bool)>,
-    /// Time of the watch [default: 10s, or until the command ends]
+    /// Time of the watch [default: until the command ends or Ctrl-C; 10s in a pipe or with a trial]
+    ///
+    /// Without it, a terminal shows the answer so far each second, until Ctrl-C. So does --metrics.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     time: Option<Duration>,
     /// Number in the command's output to hold against the kernel's count: packets that it received
@@ -65,12 +69,25 @@ pub(crate) struct Arguments {
     confirm: bool,
     #[command(flatten)]
     recording: Recording,
+    #[command(flatten)]
+    metrics: Metrics,
     /// Start this command, and watch it until it ends
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
     command: Vec<String>,
 }
 
 impl Arguments {
+    /// Tests if the watch has no end of its own: a terminal or a page shows how it goes on.
+    fn is_open(&self) -> bool {
+        let is_asked = self.time.is_some() || self.tries || self.confirm;
+        !is_asked && self.command.is_empty() && (self.metrics.is_served() || self.is_seen())
+    }
+
+    fn is_seen(&self) -> bool {
+        let Recording { json, quiet, .. } = self.recording;
+        !json && !quiet && io::stdout().is_terminal()
+    }
+
     fn sequence(&self) -> Result<Option<Sequence>, Failure> {
         let Some(((offset, bytes, is_big_endian), port)) = self.sequence.zip(self.port) else {
             return Ok(None);
@@ -84,6 +101,31 @@ impl Arguments {
 
 /// Time of a watch of programs that were there before.
 const TIME: Duration = Duration::from_secs(10);
+/// Time between two screens of a watch that goes on.
+const SHOW: Duration = Duration::from_secs(1);
+
+/// Draws the answer so far in place of the one before; what does not fit the window is left out.
+fn draw(terminal: &Term, watched: &Watched) -> io::Result<()> {
+    let mut frame = watched::frame(watched);
+    frame.answer.extend(watched::newest(watched, SHOW));
+    let rows = usize::from(terminal.size().0).saturating_sub(2);
+    terminal.clear_screen()?;
+    for line in frame.text(None).lines().take(rows) {
+        terminal.write_line(line)?;
+    }
+    terminal.write_str("Ctrl-C ends the watch and prints its answer.")?;
+    terminal.flush()
+}
+
+fn show_counts(page: &Page, watched: &Watched) {
+    let target = [watched.target.as_str()];
+    page.set("daqmeter_issued_total", &target, watched.came_in() as f64);
+    let read = watched.stages.last().map_or(0, |stage| stage.went_on);
+    page.set("daqmeter_delivered_total", &target, read as f64);
+    for loss in &watched.losses {
+        page.set("daqmeter_lost_total", &[&loss.at, &loss.reason], loss.packets as f64);
+    }
+}
 
 pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
@@ -103,13 +145,21 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let heard =
         program.as_mut().and_then(|program| program.stdout.take()).zip(arguments.says.clone());
     let heard = heard.map(|(output, says)| std::thread::spawn(move || hear(output, &says)));
+    let page = arguments.metrics.served(|_| {})?;
     // A command is watched until it ends.
-    let time = arguments.time.or_else(|| program.is_none().then_some(TIME));
+    let is_open = arguments.is_open();
+    let time = arguments.time.or_else(|| (program.is_none() && !is_open).then_some(TIME));
     if let Some(time) = time {
         recorder.expect(Forecast::budget(time));
     }
-    let info = EngineInfo { name: "watch".into(), target: watch.name().into(), emulated: false };
-    let workload = Workload::new("watch").with("what", watch.name());
+    let terminal = (is_open && arguments.is_seen()).then(Term::buffered_stdout);
+    if terminal.is_some() {
+        recorder.progress.end();
+    }
+    let mut shown = None;
+    let info = EngineInfo { name: "watch".into(), target: watch.name(), emulated: false };
+    // Without numbers of processes, so that watches of a program are one point over time.
+    let workload = Workload::new("watch").with("what", watch.what());
     let context = context(arguments.recording.label.as_deref());
     let open = context.open_record("watch", info, workload);
     let began = Instant::now();
@@ -120,8 +170,17 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
             break;
         }
         watch.step(INTERVAL.min(left)).map_err(Failure::tool)?;
+        if (page.is_some() || terminal.is_some()) && is_due(&mut shown, SHOW) {
+            let watched = watch.so_far();
+            page.iter().for_each(|page| show_counts(page, &watched));
+            // The answer at the end tells of a terminal that is gone.
+            terminal.iter().for_each(|terminal| drop(draw(terminal, &watched)));
+        }
         has_ended = program.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
     }
+    terminal
+        .iter()
+        .for_each(|terminal| drop(terminal.clear_screen().and_then(|()| terminal.flush())));
     watch.end().map_err(Failure::tool)?;
     let status = program.map(end).transpose()?;
     let said = heard.and_then(|heard| heard.join().ok()).flatten();
@@ -141,8 +200,12 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let sections = Sections { watched: Some(Box::new(watched)), ..Sections::default() };
     let found = Tally { counters, sections, ..Tally::default() };
     recorder.take(open.so_far(found, Vec::new()))?;
-    let frame = recorder.records.last().map(watched::frame).unwrap_or_default();
-    recorder.end(|_| frame.text(None))?;
+    let frame = recorder
+        .records
+        .last()
+        .and_then(|record| record.sections.watched.as_deref())
+        .map(watched::frame);
+    recorder.end(|_| frame.unwrap_or_default().text(None))?;
     Ok(code)
 }
 

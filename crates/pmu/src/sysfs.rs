@@ -10,7 +10,6 @@ use serde::Serialize;
 use crate::format::FormatField;
 
 const DEVICES: &str = "sys/bus/event_source/devices";
-const TRACING: [&str; 2] = ["sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"];
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Pmu {
@@ -144,23 +143,18 @@ fn base_of(link: &std::path::Path) -> Option<u64> {
 
 /// Returns the number of the kernel's tracepoint `subsystem:event`.
 pub fn tracepoint(files: &Files, subsystem: &str, event: &str) -> Option<u64> {
-    let id = |root| files.text(&format!("{root}/{subsystem}/{event}/id"))?.parse().ok();
-    TRACING.into_iter().find_map(id)
-}
-
-pub(crate) fn tracefs(files: &Files) -> Option<&'static str> {
-    TRACING.into_iter().find(|root| !files.names(root).is_empty())
+    files.text(&format!("{}/events/{subsystem}/{event}/id", files.tracefs()?))?.parse().ok()
 }
 
 /// Returns all tracepoints of the subsystems that data passes, as `subsystem:event`.
 pub fn tracepoints(files: &Files) -> Vec<String> {
     const PASSED: [&str; 9] =
         ["block", "net", "irq", "napi", "iommu", "dma_fence", "filemap", "swiotlb", "nvme"];
-    let Some(root) = tracefs(files) else {
+    let Some(root) = files.tracefs() else {
         return Vec::new();
     };
     let events = |subsystem: &str| {
-        let names = files.names(&format!("{root}/{subsystem}")).into_iter();
+        let names = files.names(&format!("{root}/events/{subsystem}")).into_iter();
         let events = names.filter(|name| name != "enable" && name != "filter");
         events.map(|event| format!("{subsystem}:{event}")).collect::<Vec<_>>()
     };

@@ -15,12 +15,25 @@ pub struct Watched {
     pub stages: Vec<WatchedStage>,
     /// Losses, the largest first.
     pub losses: Vec<WatchedLoss>,
+    /// The same time in parts, in order.
+    pub intervals: Vec<WatchedInterval>,
     /// Sockets of the target, those that dropped most first.
     pub sockets: Vec<WatchedSocket>,
     /// Sources that could not be read: what they would have shown, and why not.
     pub unseen: Vec<Unseen>,
     /// Events that limit what the counts say: a device that went, a counter that was reset.
     pub notes: Vec<String>,
+}
+
+/// Packets of a part of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WatchedInterval {
+    /// Time from the begin of the watch to the end of the interval, in ns.
+    pub end_ns: u64,
+    /// Packets at the entry of the first stage.
+    pub came_in: u64,
+    /// Packets that did not reach the program.
+    pub lost: u64,
 }
 
 /// Place on the way of a packet, in order.
@@ -181,6 +194,11 @@ pub struct Unseen {
 }
 
 impl Watched {
+    /// Packets at the entry of the first stage.
+    pub fn came_in(&self) -> u64 {
+        self.stages.first().map_or(0, |stage| stage.came_in)
+    }
+
     /// Packets that did not reach the program.
     pub fn lost(&self) -> u64 {
         let lost = self.losses.iter().filter(|loss| loss.effect == LossEffect::Lost);

@@ -9,7 +9,7 @@ use crate::families::FAMILIES;
 use crate::families::path::chains;
 use crate::families::pmu::verified;
 use crate::family::PlainAnswer;
-use crate::{rate, watched};
+use crate::rate;
 
 /// Returns the answers of each host to each question that its records support. Records that failed
 /// or exceed their limit support none.
@@ -28,7 +28,7 @@ fn answers_of(all: &[RunRecord]) -> Vec<PlainAnswer> {
     let of_families = questions.map(|&(question, figure, answer)| {
         Some(PlainAnswer { question, answer: answer(usable)?, figure })
     });
-    of_families.chain([verified(all), watched::losses(all), left_out(all)]).flatten().collect()
+    of_families.chain([verified(all), left_out(all)]).flatten().collect()
 }
 
 pub fn answers_text(records: &[RunRecord]) -> String {

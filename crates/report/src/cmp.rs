@@ -13,6 +13,7 @@ use crate::frame::Frame;
 use crate::groups::in_groups;
 pub use crate::levels::PointUse;
 use crate::levels::{Finding, Invocation, Levels, MANY, slowed};
+use crate::losses::{self, ComparedLoss};
 use crate::names::Names;
 use crate::points::{StagePoint, points_of};
 use crate::rate::{is_done, runs_by_host};
@@ -92,6 +93,9 @@ pub struct Compared {
     pub conclusion: Conclusion,
     /// Points of both sides, in the order of A.
     pub points: Vec<ComparedPoint>,
+    /// Losses of programs that were watched.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<ComparedLoss>,
     pub only_a: Vec<String>,
     pub only_b: Vec<String>,
     pub broken: Vec<String>,
@@ -176,6 +180,7 @@ fn compared(all: [&[RunRecord]; 3], terms: Terms) -> Compared {
     let mut compared = Compared {
         conclusion: Conclusion::NotComparable,
         points: described.collect(),
+        losses: losses::compared(a, b),
         only_a: only(a, b, &names, named),
         only_b: only(b, a, &names, named),
         broken: broken(a, b, &names),
@@ -366,6 +371,8 @@ impl Compared {
             () if !self.broken.is_empty() || self.points.iter().any(ComparedPoint::differs) => {
                 Conclusion::Different
             }
+            () if self.losses.iter().any(ComparedLoss::differs) => Conclusion::Different,
+            () if !self.losses.is_empty() => Conclusion::NoDifference,
             () if self.points.iter().any(is_comparable) => Conclusion::NoDifference,
             () => Conclusion::NotComparable,
         }
@@ -381,7 +388,11 @@ impl Compared {
     /// Judges a gate at that fraction: failed if B is slower by it and not A the odd side, passed
     /// if no point can be.
     pub fn gate(&self, by: f64) -> Gate {
-        if self.points.iter().any(|point| point.is_slower_by(by)) || !self.broken.is_empty() {
+        let loses_more = self.losses.iter().any(|loss| loss.more_at_least() >= by);
+        if self.points.iter().any(|point| point.is_slower_by(by))
+            || !self.broken.is_empty()
+            || loses_more
+        {
             return Gate::Failed;
         }
         let is_judged = |point: &&ComparedPoint| {
@@ -392,7 +403,9 @@ impl Compared {
             is_judged(point) && (point.bound >= by || point.verdict == PointVerdict::NotComparable)
         };
         let open = self.points.iter().filter(could);
-        let open: Vec<_> = open.map(|point| (point.point.clone(), point.runs_for(by))).collect();
+        let open = open.map(|point| (point.point.clone(), point.runs_for(by)));
+        let losses = self.losses.iter().filter(|loss| loss.more_at_most() >= by);
+        let open: Vec<_> = open.chain(losses.map(|loss| (loss.target.clone(), 2))).collect();
         if open.is_empty() { Gate::Passed } else { Gate::Open(open) }
     }
 
@@ -415,7 +428,8 @@ impl Compared {
         let is_all = all || asks_all();
         let tables = if is_all { numbers_from(2, &HEADINGS, rows()) } else { self.groups() };
         let broken = self.broken.iter().map(|broken| wrapped(&format!("broken   {broken}"), 9));
-        let tables = tables + &broken.map(|line| line + "\n").collect::<String>();
+        let losses = self.losses.iter().map(ComparedLoss::text);
+        let tables = losses.chain([tables]).chain(broken.map(|line| line + "\n")).collect();
         let answer = [Some(self.answer()), self.odd()].into_iter().flatten().collect();
         Frame { answer, tables, notes: self.notes() }
     }
@@ -485,6 +499,11 @@ impl Compared {
         let all = plural(self.points.len() as u64, "point");
         let differing = match (slower, faster) {
             _ if !self.broken.is_empty() => "B failed at points where A did not".to_owned(),
+            _ if self.points.is_empty() && !self.losses.is_empty() => {
+                let differ = self.losses.iter().filter(|loss| loss.differs()).count();
+                let all = self.losses.len();
+                return format!("another share is lost by {differ} of {all} watched programs");
+            }
             _ if self.points.is_empty() => return "A and B have no point in common".to_owned(),
             (0, 0) if self.conclusion == Conclusion::NotComparable => {
                 return format!("nothing can be compared: none of {all}");

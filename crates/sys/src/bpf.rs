@@ -351,12 +351,9 @@ impl Map<1> {
 
 /// Numbers of reasons by name, from the format of the tracepoint: they differ between kernels.
 fn reason_numbers(files: &Files) -> Result<BTreeMap<String, u32>, SysError> {
-    const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
-    let read = |place: &str| {
-        let path = files.root().join(place).join("events/skb/kfree_skb/format");
-        fs::read_to_string(&path).map_err(failed(path.display().to_string()))
-    };
-    let text = read(PLACES[0]).or_else(|error| read(PLACES[1]).map_err(|_| error))?;
+    let tracefs = files.tracefs().unwrap_or_else(|| "sys/kernel/tracing".to_owned());
+    let path = files.root().join(tracefs).join("events/skb/kfree_skb/format");
+    let text = fs::read_to_string(&path).map_err(failed(path.display().to_string()))?;
     let list = text.split_once("REC->reason").map_or("", |(_, list)| list);
     let pair = |text: &str| {
         let (number, name) = text.split('}').next()?.split_once(',')?;

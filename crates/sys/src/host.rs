@@ -4,10 +4,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rustix::fs::SeekFrom;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -18,6 +21,13 @@ impl Default for Files {
     fn default() -> Self {
         Files { root: PathBuf::from("/") }
     }
+}
+
+/// Mounts a file system at no place: it ends with its descriptor (fsmount(2)).
+fn own_mount(kind: &str) -> rustix::io::Result<OwnedFd> {
+    let open = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(open.as_fd())?;
+    fsmount(open.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
 }
 
 impl Files {
@@ -42,6 +52,18 @@ impl Files {
             entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
         names.sort();
         names
+    }
+
+    /// Folder of tracefs: where it is mounted, or in a mount of our own that other processes do not
+    /// see (CAP_SYS_ADMIN).
+    pub fn tracefs(&self) -> Option<String> {
+        const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
+        static OWN: LazyLock<Option<OwnedFd>> = LazyLock::new(|| own_mount("tracefs").ok());
+        let mounted = PLACES.into_iter().find(|place| !self.names(place).is_empty());
+        mounted.map(str::to_owned).or_else(|| {
+            let own = OWN.as_ref().filter(|_| self.root == Path::new("/"))?;
+            Some(format!("/proc/self/fd/{}", own.as_raw_fd()))
+        })
     }
 
     pub fn field(&self, path: &str, key: &str) -> Option<String> {

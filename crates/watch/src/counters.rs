@@ -95,9 +95,7 @@ impl Sources {
         let reasons = reasons.map_err(|error| {
             unseen.push(Unseen {
                 shows: "the kernel's own reason for each packet that it drops".to_owned(),
-                why: format!(
-                    "{error}: as root, with tracefs (mount -t tracefs none /sys/kernel/tracing)"
-                ),
+                why: format!("as root, on Linux 5.17 or later with tracefs; {error}"),
             });
         });
         let used = ROWS.iter().flat_map(|row| row.plus.iter().chain(row.minus));

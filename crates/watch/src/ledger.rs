@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use daqmeter_record::units::{plural, whole};
 use daqmeter_record::watched::{
-    LossEffect, TurnCounts, Unseen, Watched, WatchedLoss, WatchedPlace, WatchedSocket, WatchedStage,
+    LossEffect, TurnCounts, Unseen, Watched, WatchedInterval, WatchedLoss, WatchedPlace,
+    WatchedSocket, WatchedStage,
 };
 use daqmeter_sys::bpf::{Flow, Sequence, SequenceTap};
 use daqmeter_sys::host::Files;
@@ -27,6 +28,10 @@ use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
 pub const INTERVAL: Duration = Duration::from_millis(200);
 /// Time between two counts of the datagrams that were read while a buffer fills.
 const READS: Duration = Duration::from_millis(50);
+/// Most parts of the time in an answer.
+const MAX_INTERVALS: usize = 500;
+/// Most closed sockets that are remembered without a loss.
+const MAX_CLOSED: usize = 1000;
 /// Of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 
@@ -42,7 +47,8 @@ pub enum WatchError {
 pub struct Watch {
     files: Files,
     target: Target,
-    name: String,
+    /// Name of the target's process.
+    program: String,
     sources: Sources,
     last: Snapshot,
     sums: Counts,
@@ -57,6 +63,7 @@ pub struct Watch {
     /// Longest delay of a poll.
     latest: Duration,
     notes: BTreeSet<String>,
+    intervals: Vec<WatchedInterval>,
 }
 
 /// A socket over the time that it was watched.
@@ -116,13 +123,7 @@ impl Watch {
         if let Some(pid) = pid.filter(|pid| !files.root().join(format!("proc/{pid}")).exists()) {
             return Err(WatchError::NoProcess(pid));
         }
-        let process = pid.map(|pid| format!("{} ({pid})", target::name_of(files, pid)));
-        let name = match (process, target.port) {
-            (None, None) => "this host".to_owned(),
-            (Some(process), None) => process,
-            (None, Some(port)) => port.to_string(),
-            (Some(process), Some(port)) => format!("{port} of {process}"),
-        };
+        let program = pid.map(|pid| target::name_of(files, pid)).unwrap_or_default();
         let tap = sequence.map(|of| namespace::within(pid, || SequenceTap::open(of)).flatten());
         let tap = tap.transpose()?;
         let symbols = KernelSymbols::of_kernel();
@@ -132,7 +133,7 @@ impl Watch {
         let mut watch = Watch {
             files: files.clone(),
             target,
-            name,
+            program,
             sources,
             last,
             sums: Counts::new(),
@@ -145,6 +146,7 @@ impl Watch {
             flows: Vec::new(),
             latest: Duration::ZERO,
             notes: BTreeSet::new(),
+            intervals: Vec::new(),
         };
         // Drops that a socket has at the beginning are no loss of this time.
         watch.add_sockets(sockets, true);
@@ -156,12 +158,24 @@ impl Watch {
     /// Watches a process from its start on: no socket that was there before is its own.
     pub fn follow_process(&mut self, pid: u32) {
         self.target.pid = Some(pid);
-        self.name = format!("{} ({pid})", target::name_of(&self.files, pid));
+        self.program = target::name_of(&self.files, pid);
         self.sockets.values_mut().for_each(|socket| socket.is_of_target = false);
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Name of the target, with the number of its process if there is one.
+    pub fn name(&self) -> String {
+        let number = self.target.pid.map_or(String::new(), |pid| format!(" ({pid})"));
+        self.what() + &number
+    }
+
+    /// Name of the target that is the same when its program runs again.
+    pub fn what(&self) -> String {
+        match (self.target.pid, self.target.port) {
+            (None, None) => "this host".to_owned(),
+            (Some(_), None) => self.program.clone(),
+            (None, Some(port)) => port.to_string(),
+            (Some(_), Some(port)) => format!("{port} of {}", self.program),
+        }
     }
 
     /// Polls sockets for a time, and counts until its end.
@@ -202,7 +216,23 @@ impl Watch {
         self.timeline.packet_bytes = octets / self.sum(Of::Protocols, INTO_IP).max(1);
         self.follow();
         self.explain();
+        self.end_interval();
         Ok(())
+    }
+
+    /// Adds what came since the last interval. Many become half as many of twice the time.
+    fn end_interval(&mut self) {
+        let (now, began) = (self.so_far(), self.intervals.iter());
+        let (came_in, lost) =
+            began.fold((0, 0), |(came_in, lost), one| (came_in + one.came_in, lost + one.lost));
+        self.intervals.push(WatchedInterval {
+            end_ns: now.watch_ns,
+            came_in: now.came_in().saturating_sub(came_in),
+            lost: now.lost().saturating_sub(lost),
+        });
+        if self.intervals.len() >= MAX_INTERVALS {
+            self.intervals = self.intervals.chunks(2).map(joined).collect();
+        }
     }
 
     /// Follows the sockets of the target that lose most, or are fullest.
@@ -297,6 +327,9 @@ impl Watch {
             sum.is_open = true;
             sum.add(state);
         }
+        if self.sockets.len() > MAX_CLOSED {
+            self.sockets.retain(|_, socket| socket.is_open || socket.drops > 0);
+        }
     }
 
     /// Name of a row's device or CPU.
@@ -365,10 +398,11 @@ impl Watch {
             .collect();
         sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
         Watched {
-            target: self.name.clone(),
+            target: self.name(),
             watch_ns: whole(self.began.elapsed().as_secs_f64() * 1e9),
             stages,
             losses,
+            intervals: self.intervals.clone(),
             sockets,
             unseen: self.unseen(),
             notes: self.notes.iter().cloned().chain(self.closed()).chain(self.late()).collect(),
@@ -689,6 +723,15 @@ impl Watch {
     fn name_of(&self, state: &SocketState) -> String {
         let device = self.sources.devices.get(&state.device).map(|link| link.name.as_str());
         target::name(state, device)
+    }
+}
+
+/// Joins intervals that follow each other.
+fn joined(intervals: &[WatchedInterval]) -> WatchedInterval {
+    WatchedInterval {
+        end_ns: intervals.last().map_or(0, |last| last.end_ns),
+        came_in: intervals.iter().map(|one| one.came_in).sum(),
+        lost: intervals.iter().map(|one| one.lost).sum(),
     }
 }
 

@@ -13,7 +13,7 @@ use daqmeter_sys::host::{Files, parse_cpu_list};
 
 use terms::{Terms, on_mesh};
 
-use crate::sysfs::{Pmu, is_of, tracefs, tracepoint};
+use crate::sysfs::{Pmu, is_of, tracepoint};
 use crate::system::SystemCounter;
 
 /// Name, number and unit of an event.
@@ -197,7 +197,7 @@ impl EventResolver<'_> {
             return match tracepoint(self.files, subsystem, event) {
                 Some(config) => perf("tracepoint", TYPE_TRACEPOINT, config, ""),
                 None if self.event(subsystem, warnings).is_ok() => Err(self.unknown(text)),
-                None if tracefs(self.files).is_some() => Err(self.unknown(text)),
+                None if self.files.tracefs().is_some() => Err(self.unknown(text)),
                 None => Err(wrong(
                     text,
                     ": no tracepoint can be seen: tracefs is not mounted, or needs root; as root: mount -t tracefs none /sys/kernel/tracing",

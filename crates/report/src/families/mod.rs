@@ -11,6 +11,7 @@ pub mod path;
 pub mod pmu;
 mod sweeps;
 pub(crate) mod tool;
+pub mod watched;
 
 use daqmeter_record::{RunRecord, Stage};
 
@@ -28,6 +29,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     felix::FAMILY,
     copy::FAMILY,
     pmu::FAMILY,
+    watched::FAMILY,
     tool::FAMILY,
 ];
 

@@ -1,25 +1,52 @@
 //! Answer about receivers that were watched from outside: what was lost, where, and the counts of
 //! each stage.
 
+use std::iter;
+use std::time::Duration;
+
 use daqmeter_record::RunRecord;
 use daqmeter_record::units::{percent, plural, show_bytes, show_ns, significant};
 use daqmeter_record::watched::{LossEffect, Watched, WatchedLoss, WatchedPlace, WatchedTrial};
 
-use crate::aligned::wrapped;
-use crate::family::PlainAnswer;
+use crate::aligned::{numbers_from, wrapped};
+use crate::family::{Family, Work, prefixed};
+use crate::figures::{Mark, Plot};
 use crate::frame::Frame;
-use crate::table::numbers_from;
+
+pub(super) const FAMILY: Family = Family {
+    engines: &[("watch", Work::Sockets)],
+    plots: &[Plot { id: "losses", marks }],
+    questions: &[("Where are packets lost?", Some("losses"), losses)],
+    headline: |records| last(records).map(|(_, watched)| answer(watched)),
+    ..Family::EMPTY
+};
 
 /// Losses with words of their own; those below are in the counts.
 const MAX_LOSSES: usize = 5;
 const MAX_CHANGES: usize = 2;
 const MAX_SOCKETS: usize = 6;
 
-/// Screen of a record of `watch`.
-pub fn frame(record: &RunRecord) -> Frame {
-    let Some(watched) = &record.sections.watched else {
-        return Frame::default();
-    };
+/// The last record of a watch.
+fn last<'a>(records: &'a [RunRecord]) -> Option<(&'a RunRecord, &'a Watched)> {
+    let of = |record: &'a RunRecord| Some((record, record.sections.watched.as_deref()?));
+    records.iter().rev().find_map(of)
+}
+
+/// Rates over the time of the last watch.
+fn marks(records: &[RunRecord]) -> Vec<Mark<'_>> {
+    let Some((record, watched)) = last(records) else { return Vec::new() };
+    let begins = iter::once(0).chain(watched.intervals.iter().map(|one| one.end_ns));
+    let rates = watched.intervals.iter().zip(begins).flat_map(|(one, begin_ns)| {
+        let (end_s, s) =
+            (one.end_ns as f64 / 1e9, one.end_ns.saturating_sub(begin_ns) as f64 / 1e9);
+        let mark = |name, count| Mark::at(record, name, end_s, count as f64 / s.max(1e-9));
+        [mark("came in", one.came_in), mark("lost", one.lost)]
+    });
+    rates.collect()
+}
+
+/// Screen of a watch.
+pub fn frame(watched: &Watched) -> Frame {
     let losses: String =
         watched.losses.iter().take(MAX_LOSSES).map(|loss| words(watched, loss)).collect();
     let tables = [losses, counts(watched), sockets(watched)];
@@ -33,31 +60,36 @@ pub fn frame(record: &RunRecord) -> Frame {
 }
 
 /// Answer of the last watch, for the page.
-pub(crate) fn losses(records: &[RunRecord]) -> Option<PlainAnswer> {
-    let record = records.iter().rev().find(|record| record.sections.watched.is_some())?;
-    let watched = record.sections.watched.as_deref()?;
+fn losses(records: &[RunRecord]) -> Option<String> {
+    let (_, watched) = last(records)?;
     let mut said = vec![answer(watched) + "."];
-    for loss in watched.losses.iter().take(MAX_LOSSES) {
-        let cause = loss.causes.first().map(|cause| format!("; {}", cause.text));
-        let cause = cause.unwrap_or_default();
-        said.push(format!("{}, because {}{cause}.", lost(watched, loss), loss.reason));
-        said.extend(loss.trials.iter().map(|one| {
-            let word = if one.is_proven() { "Proved" } else { "Tried" };
-            format!("{word} {}.", trial(one).1)
-        }));
-    }
-    let question = "Where are packets lost?";
-    Some(PlainAnswer { question, answer: said.join(" "), figure: None })
+    said.extend(watched.losses.iter().take(MAX_LOSSES).map(|loss| sentence(watched, loss)));
+    Some(said.join(" "))
 }
 
-/// Packets at the entry of the way.
-fn came_in(watched: &Watched) -> u64 {
-    watched.stages.first().map_or(0, |stage| stage.came_in)
+/// Says of each loss of a run of ours where the kernel lost it.
+pub fn notes(record: &RunRecord) -> Vec<String> {
+    let watched = record.sections.watched.as_deref();
+    let losses = watched
+        .into_iter()
+        .flat_map(|watched| watched.losses.iter().map(move |loss| sentence(watched, loss)));
+    losses.collect()
+}
+
+fn sentence(watched: &Watched, loss: &WatchedLoss) -> String {
+    let cause = loss.causes.first().map(|cause| format!("; {}", cause.text));
+    let cause = cause.unwrap_or_default();
+    let because = format!("{}, because {}{cause}.", lost(watched, loss), loss.reason);
+    let trials = loss.trials.iter().map(|one| {
+        let word = if one.is_proven() { "Proved" } else { "Tried" };
+        format!("{word} {}.", trial(one).1)
+    });
+    iter::once(because).chain(trials).collect::<Vec<_>>().join(" ")
 }
 
 /// Says the result in a sentence.
 fn answer(watched: &Watched) -> String {
-    let (came, seconds) = (came_in(watched), watched.watch_ns as f64 / 1e9);
+    let (came, seconds) = (watched.came_in(), watched.watch_ns as f64 / 1e9);
     let rate = significant(came as f64 / seconds.max(1e-9), 3);
     let over = format!("in {} s ({rate}/s)", significant(seconds, 3));
     let came = plural(came, "packet");
@@ -72,10 +104,24 @@ fn answer(watched: &Watched) -> String {
     }
 }
 
+/// Says how it goes in the newest intervals, which together are this long.
+pub fn newest(watched: &Watched, time: Duration) -> Option<String> {
+    let last_ns = watched.intervals.last()?.end_ns;
+    let begin_ns = last_ns.saturating_sub(u64::try_from(time.as_nanos()).ok()?);
+    let newest = watched.intervals.iter().rev().take_while(|one| one.end_ns > begin_ns);
+    let (came_in, lost) =
+        newest.fold((0, 0), |(came, lost), one| (came + one.came_in, lost + one.lost));
+    let rate = prefixed(came_in as f64 / time.as_secs_f64(), "packets/s");
+    Some(format!("Now {rate}, of which {} % are lost.", percent(share(lost, came_in), 3)))
+}
+
+fn share(lost: u64, came_in: u64) -> f64 {
+    lost as f64 / came_in.max(lost).max(1) as f64
+}
+
 /// Says where packets are lost, and how many.
 fn lost(watched: &Watched, loss: &WatchedLoss) -> String {
-    let of = came_in(watched).max(loss.packets);
-    let share = percent(loss.packets as f64 / of as f64, 3);
+    let share = percent(share(loss.packets, watched.came_in()), 3);
     let effect = match loss.effect {
         LossEffect::Lost => "lost",
         LossEffect::Repeated => "dropped, and sent again by the peer",
@@ -239,7 +285,7 @@ mod tests {
         };
         let mut record = RunRecord::default();
         record.sections.watched = Some(Box::new(watched));
-        let said = losses(&[record.clone()]).unwrap().answer;
+        let said = losses(&[record.clone()]).unwrap();
         assert_eq!(
             said,
             "recorder (812): 25 packets were lost of 1000 packets in 2 s (500/s). socket, \
@@ -247,7 +293,7 @@ mod tests {
              was full; thread rx slept. Proved by a buffer of 4 MiB: lost 2.5 % without and 0 % \
              with it, in 16 turns of 400 ms."
         );
-        let screen = frame(&record).text(None);
+        let screen = frame(record.sections.watched.as_ref().unwrap()).text(None);
         assert!(screen.contains("full, 2 times, the longest 3 ms\n"), "{screen}");
         let proved =
             "proved   by a buffer of 4 MiB: lost 2.5 % without and 0 % with it, in 16 turns";
