@@ -64,7 +64,7 @@ pub struct Runner {
     pub limits: Limits,
     /// Measures no limits.
     pub is_bare: bool,
-    observer: Option<NewObserver>,
+    observers: Vec<NewObserver>,
 }
 
 impl Runner {
@@ -74,12 +74,12 @@ impl Runner {
             stop: StopFlag::default(),
             limits: Limits::new(Limits::USUAL_TIME),
             is_bare: false,
-            observer: None,
+            observers: Vec::new(),
         }
     }
 
     pub fn observe(&mut self, new: impl Fn() -> Box<dyn Observer> + Send + Sync + 'static) {
-        self.observer = Some(Box::new(new));
+        self.observers.push(Box::new(new));
     }
 
     pub fn settings(&self, steps: StepPlan, study: &str, pin: &[u32]) -> Settings {
@@ -101,7 +101,7 @@ impl Runner {
     /// Measures one point. A panic makes it a failed record.
     pub fn measured(&self, job: &Job, settings: &Settings) -> Result<RunRecord, Fault> {
         let load = job.load.iter().map(|new| new());
-        let own = self.observer.iter().map(|new| new());
+        let own = self.observers.iter().map(|new| new());
         let mut observers: Vec<_> = load.chain(observe::standard()).chain(own).collect();
         let limits = if self.is_bare { &[][..] } else { &ENGINES };
         guarded("the point", || measure(job, settings, &self.context, limits, &mut observers))

@@ -3,6 +3,7 @@
 
 mod ab;
 mod arguments;
+mod beside;
 mod command;
 mod compare;
 mod context;

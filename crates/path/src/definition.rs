@@ -95,6 +95,11 @@ impl Path {
         self.elements.iter().any(|element| element.facts.may_lose)
     }
 
+    /// True if its blocks go through sockets of the network.
+    pub fn is_networked(&self) -> bool {
+        self.elements.iter().any(|element| element.facts.is_networked())
+    }
+
     pub fn line(&self) -> String {
         let parts: Vec<&str> = self.elements.iter().map(|one| one.facts.text.as_str()).collect();
         format!("{} -> {}", show_bytes(self.block_bytes as u64), parts.join(" -> "))

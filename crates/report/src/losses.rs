@@ -78,7 +78,9 @@ impl ComparedLoss {
 
 fn watches(records: &[RunRecord]) -> Vec<(StagePoint, Vec<(&RunRecord, &Watched)>)> {
     in_groups(records.iter().filter_map(|record| {
-        let watched = record.sections.watched.as_deref().filter(|_| record.outcome.is_ok())?;
+        // Other records have no target.
+        record.workload.text("what").ok().filter(|_| record.outcome.is_ok())?;
+        let watched = record.sections.watched.as_deref()?;
         Some((StagePoint::of(record, 0, ""), (record, watched)))
     }))
 }

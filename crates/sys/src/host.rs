@@ -24,10 +24,10 @@ impl Default for Files {
 }
 
 /// Mounts a file system at no place: it ends with its descriptor (fsmount(2)).
-fn own_mount(kind: &str) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn own_mount(kind: &str, how: MountAttrFlags) -> rustix::io::Result<OwnedFd> {
     let open = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(open.as_fd())?;
-    fsmount(open.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
+    fsmount(open.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, how)
 }
 
 impl Files {
@@ -58,7 +58,8 @@ impl Files {
     /// see (CAP_SYS_ADMIN).
     pub fn tracefs(&self) -> Option<String> {
         const PLACES: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
-        static OWN: LazyLock<Option<OwnedFd>> = LazyLock::new(|| own_mount("tracefs").ok());
+        static OWN: LazyLock<Option<OwnedFd>> =
+            LazyLock::new(|| own_mount("tracefs", MountAttrFlags::MOUNT_ATTR_RDONLY).ok());
         let mounted = PLACES.into_iter().find(|place| !self.names(place).is_empty());
         mounted.map(str::to_owned).or_else(|| {
             let own = OWN.as_ref().filter(|_| self.root == Path::new("/"))?;

@@ -37,6 +37,12 @@ impl Task {
         names.iter().filter_map(|name| Some(Task { pid, tid: name.parse().ok()? })).collect()
     }
 
+    /// The thread that calls.
+    pub fn own() -> Task {
+        let tid = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        Task { pid: std::process::id(), tid }
+    }
+
     pub fn name(self, files: &Files) -> String {
         files.text(&format!("proc/{}/task/{}/comm", self.pid, self.tid)).unwrap_or_default()
     }

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rustix::io::{Errno, read, write};
+use rustix::mount::MountAttrFlags;
 use rustix::net::sockopt::{
     set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, socket_recv_buffer_size,
 };
@@ -15,9 +17,9 @@ use rustix::process::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::host::Files;
+use crate::host::{Files, own_mount};
 use crate::tasks::Task;
-use crate::{SysError, affinity, failed};
+use crate::{SysError, affinity, failed, namespace};
 
 /// A setting of another program that can be changed without its help.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub enum TrialSetting {
     /// CPUs on which a thread may run. An open file of the thread tells it from one that has its
     /// number later.
     Cpus { task: Task, thread: File, before: Box<CpuSet>, cpus: Box<CpuSet> },
+    /// Files of /proc or /sys: each with its text before and with the change.
+    Texts(Vec<(File, [String; 2])>),
 }
 
 impl TrialSetting {
@@ -59,6 +63,59 @@ impl TrialSetting {
         Ok(TrialSetting::Cpus { task, thread, before, cpus })
     }
 
+    /// A number of /proc/sys that becomes larger by a factor.
+    ///
+    /// # Errors
+    /// It cannot be read, or not be written (root).
+    pub fn larger(files: &Files, name: &str, factor: u64) -> Result<TrialSetting, SysError> {
+        let path = files.root().join("proc/sys").join(name);
+        let text = text_of(&path, |before| {
+            Some(before.parse::<u64>().ok()?.checked_mul(factor)?.to_string())
+        })?;
+        Ok(TrialSetting::Texts(vec![text]))
+    }
+
+    /// CPUs that take the packets of devices in the network namespace of a process: interrupts of a
+    /// card that come to `cpu` go to the others, and packets of a device without interrupts, too
+    /// (`rps_cpus`; Documentation/networking/scaling.rst).
+    ///
+    /// # Errors
+    /// The files cannot be written (root), or no device has one for that CPU.
+    pub fn interrupts(
+        pid: u32,
+        devices: &[String],
+        cpu: u32,
+        others: &[u32],
+    ) -> Result<TrialSetting, SysError> {
+        let call = "change the CPUs of interrupts";
+        let mount = || own_mount("sysfs", MountAttrFlags::empty());
+        let mount = namespace::within(Some(pid), mount)?.map_err(failed(call))?;
+        let root = format!("/proc/self/fd/{}/class/net", mount.as_raw_fd());
+        let files = Files::below(root);
+        let list = others.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let mut texts = Vec::new();
+        for device in devices {
+            let interrupts = files.names(&format!("{device}/device/msi_irqs"));
+            for interrupt in &interrupts {
+                let folder = Path::new("/proc/irq").join(interrupt);
+                let now = std::fs::read_to_string(folder.join("effective_affinity_list"));
+                if now.is_ok_and(|now| now.trim() == cpu.to_string()) {
+                    let path = folder.join("smp_affinity_list");
+                    texts.push(text_of(&path, |_| Some(list.clone()))?);
+                }
+            }
+            let queues = files.names(&format!("{device}/queues"));
+            let queues =
+                queues.iter().filter(|name| interrupts.is_empty() && name.starts_with("rx-"));
+            for queue in queues {
+                let path = files.root().join(format!("{device}/queues/{queue}/rps_cpus"));
+                texts.push(text_of(&path, |_| Some(mask_of(others)))?);
+            }
+        }
+        let none = std::io::Error::other(format!("no device has interrupts of CPU {cpu}"));
+        if texts.is_empty() { Err(failed(call)(none)) } else { Ok(TrialSetting::Texts(texts)) }
+    }
+
     /// Makes the change.
     ///
     /// # Errors
@@ -75,6 +132,11 @@ impl TrialSetting {
             }
             TrialSetting::Cpus { task, cpus, .. } => sched_setaffinity(tid(*task), cpus)
                 .map_err(failed(format!("set the CPUs of thread {}", task.tid))),
+            TrialSetting::Texts(texts) => {
+                let mut done =
+                    texts.iter().map(|(file, [_, text])| file.write_all_at(text.as_bytes(), 0));
+                done.try_for_each(|done| done.map_err(failed("write a setting of the kernel")))
+            }
         }
     }
 
@@ -90,8 +152,37 @@ impl TrialSetting {
                     let _ = sched_setaffinity(tid(*task), before);
                 }
             }
+            TrialSetting::Texts(texts) => {
+                for (file, [before, _]) in texts {
+                    let _ = file.write_all_at(before.as_bytes(), 0);
+                }
+            }
         }
     }
+}
+
+/// Opens a file of a setting; returns it with its text before and the one that a change writes.
+fn text_of(
+    path: &Path,
+    change: impl FnOnce(&str) -> Option<String>,
+) -> Result<(File, [String; 2]), SysError> {
+    let call = || path.display().to_string();
+    let before = std::fs::read_to_string(path).map_err(failed(call()))?.trim().to_owned();
+    let file = File::options().write(true).open(path).map_err(failed(call()))?;
+    let strange = || failed(call())(io::Error::other(format!("`{before}` is no number")));
+    let after = change(&before).ok_or_else(strange)?;
+    Ok((file, [before, after]))
+}
+
+/// CPUs as the kernel reads a mask: words of 32 bits in hexadecimal, the highest first.
+fn mask_of(cpus: &[u32]) -> String {
+    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
+    let word = |at: u32| {
+        let own = cpus.iter().filter(|&&cpu| cpu / 32 == at);
+        own.fold(0_u32, |mask, cpu| mask | 1 << (cpu % 32))
+    };
+    let words: Vec<String> = (0..words).rev().map(|at| format!("{:08x}", word(at))).collect();
+    words.join(",")
 }
 
 fn tid(task: Task) -> Option<Pid> {
@@ -180,6 +271,28 @@ mod tests {
         }
         assert_eq!(socket_recv_buffer_size(&socket).unwrap(), before);
         assert!(TrialSetting::buffer(own, u64::MAX, 1).is_err());
+    }
+
+    #[test]
+    fn a_number_becomes_larger_and_is_put_back() {
+        let name = "net/core/netdev_max_backlog";
+        let path = format!("proc/sys/{name}");
+        let (_root, files) = crate::host::root_with(&[(&path, "1000\n")]);
+        let setting = TrialSetting::larger(&files, name, 10).unwrap();
+        setting.change().unwrap();
+        assert_eq!(files.text(&path).unwrap(), "10000");
+        setting.put_back();
+        // A file of the kernel ends where it is written.
+        assert!(files.text(&path).unwrap().starts_with("1000"));
+        let (_root, files) = crate::host::root_with(&[(&path, "many\n")]);
+        let error = TrialSetting::larger(&files, name, 10).unwrap_err().to_string();
+        assert!(error.contains("`many` is no number"), "{error}");
+    }
+
+    #[test]
+    fn a_mask_has_its_highest_word_first() {
+        assert_eq!(mask_of(&[0, 3]), "00000009");
+        assert_eq!(mask_of(&[1, 33]), "00000002,00000002");
     }
 
     #[test]

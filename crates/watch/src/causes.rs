@@ -117,8 +117,11 @@ pub(crate) enum Try {
     OtherCpus,
     /// A part of the reader's CPU is taken.
     LessCpu,
+    /// Packets on all CPUs but the reader's.
+    OtherInterrupts,
+    LongerBacklog,
 }
-use Try::{LargerBuffer, LessCpu, OtherCpus, SmallerBuffer};
+use Try::{LargerBuffer, LessCpu, OtherCpus, OtherInterrupts, SmallerBuffer};
 
 const CAUSES: &[Cause] = &[
     Cause {
@@ -184,7 +187,7 @@ const CAUSES: &[Cause] = &[
                 seen.tid()
             )
         },
-        tries: &[OtherCpus, LargerBuffer],
+        tries: &[OtherInterrupts, OtherCpus, LargerBuffer],
         confirms: &[LessCpu],
     },
     Cause {

@@ -81,8 +81,9 @@ struct SocketSum {
     causes: Causes,
 }
 
-/// A socket whose loss a change may avoid.
+/// A loss that a change may avoid: that of a socket, or of a backlog.
 pub(crate) struct Worst {
+    pub(crate) place: WatchedPlace,
     pub(crate) cookie: u64,
     pub(crate) owner: Owner,
     /// Its reader, and the reader's CPU.
@@ -689,14 +690,33 @@ impl Watch {
         losses
     }
 
-    /// The socket of the target that lost most, if it is known why.
+    /// The largest loss that a change may avoid: at the backlog of a CPU, or at the socket of the
+    /// target that lost most, if it is known why.
     pub(crate) fn worst(&self) -> Option<Worst> {
+        let socket = self.worst_socket();
+        let lost = socket.as_ref().map_or(0, |worst| self.came_and_lost(worst).lost);
+        let backlog = Worst {
+            place: WatchedPlace::Backlog,
+            cookie: 0,
+            owner: Owner::default(),
+            reader: None,
+            buffer_bytes: 0,
+            enough_bytes: 0,
+            bursts: self.intervals.iter().filter(|one| one.lost > 0).count() as u64,
+            tries: &[Try::LongerBacklog],
+            confirms: &[],
+        };
+        if self.backlog() > lost { Some(backlog) } else { socket }
+    }
+
+    fn worst_socket(&self) -> Option<Worst> {
         let is_known = |socket: &&SocketSum| {
             socket.is_of_target && socket.is_open && socket.state.tcp.is_none() && socket.drops > 0
         };
         let socket = self.sockets.values().filter(is_known).max_by_key(|socket| socket.drops)?;
         let [tries, confirms] = socket.causes.trials()?;
         Some(Worst {
+            place: WatchedPlace::Socket,
             cookie: socket.state.cookie,
             owner: socket.owner.clone(),
             reader: self.timeline.reader(&socket.owner),
@@ -708,12 +728,23 @@ impl Watch {
         })
     }
 
-    /// Packets that came to the sockets of the namespace so far, and those that one of them lost.
-    pub(crate) fn came_and_lost(&self, cookie: u64) -> TurnCounts {
-        TurnCounts {
-            packets: self.sum(Of::Protocols, READ) + self.sum(Of::Protocols, BUFFER_FULL),
-            lost: self.sockets.get(&cookie).map_or(0, |socket| socket.drops),
+    /// Packets that came to this place in the namespace so far, and those that it lost.
+    pub(crate) fn came_and_lost(&self, worst: &Worst) -> TurnCounts {
+        match worst.place {
+            WatchedPlace::Socket => TurnCounts {
+                packets: self.sum(Of::Protocols, READ) + self.sum(Of::Protocols, BUFFER_FULL),
+                lost: self.sockets.get(&worst.cookie).map_or(0, |socket| socket.drops),
+            },
+            _ => TurnCounts {
+                packets: self.of_entries(PACKETS).max(self.backlog()),
+                lost: self.backlog(),
+            },
         }
+    }
+
+    /// Names of the devices at which packets come to the namespace.
+    pub(crate) fn entry_names(&self) -> Vec<String> {
+        self.entries().map(|link| link.name.clone()).collect()
     }
 
     pub(crate) fn files(&self) -> &Files {

@@ -101,16 +101,22 @@ impl Timeline {
 
     /// Follows a socket and the threads of its process.
     pub(crate) fn follow(&mut self, files: &Files, socket: &SocketState, owner: &Owner) {
-        if owner.pid == 0
-            || self.tracks.len() >= MAX_TRACKS
-            || self.tracks.contains_key(&socket.cookie)
-        {
+        let is_known = self.tracks.contains_key(&socket.cookie);
+        let has_reader = self.threads.values().any(|thread| thread.reads_of(owner.fd) > 0);
+        let is_full = self.tracks.len() >= MAX_TRACKS;
+        if owner.pid == 0 || is_known && has_reader || is_full && !is_known {
             return;
         }
-        for task in Task::all(files, owner.pid).into_iter().take(MAX_THREADS) {
-            if let Some(thread) = Thread::open(files, task) {
-                self.threads.entry(task).or_insert(thread);
+        // A program may watch its own sockets, and start the thread that reads them later.
+        let tasks = Task::all(files, owner.pid);
+        self.threads.retain(|task, _| task.pid != owner.pid || tasks.contains(task));
+        for task in tasks.into_iter().take(MAX_THREADS) {
+            if task != Task::own() && !self.threads.contains_key(&task) {
+                self.threads.extend(Thread::open(files, task).map(|thread| (task, thread)));
             }
+        }
+        if is_known {
+            return;
         }
         let poll = Poll {
             at_ns: monotonic_ns(),

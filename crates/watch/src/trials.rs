@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use daqmeter_record::units::{show_bytes, whole};
-use daqmeter_record::watched::{TurnCounts, Watched, WatchedPlace, WatchedTrial};
+use daqmeter_record::watched::{TurnCounts, Watched, WatchedTrial};
 use daqmeter_stats::trimmed_interval;
 use daqmeter_sys::SysError;
 use daqmeter_sys::affinity::{self, process_cpus};
@@ -26,6 +26,9 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// A buffer for which no size was measured, or the largest that is tried.
 const USUAL_BYTES: u64 = 8 << 20;
 const MAX_BYTES: u64 = 256 << 20;
+/// Number of packets that wait for the protocols on a CPU, and how much larger it is tried.
+const MAX_BACKLOG: &str = "net/core/netdev_max_backlog";
+const LONGER: u64 = 10;
 /// Part of a CPU that is taken.
 const TAKEN: f64 = 0.3;
 
@@ -103,7 +106,12 @@ impl Worst {
             call: "the reader".to_owned(),
             source: std::io::Error::other(what.to_owned()),
         };
-        let (reader, cpu) = self.reader.ok_or_else(|| missing("it was not seen"))?;
+        let reader = || self.reader.ok_or_else(|| missing("it was not seen"));
+        let others = |cpu: u32| {
+            let all = process_cpus().iter().copied();
+            let others: Vec<u32> = all.filter(|&one| one != cpu).collect();
+            if others.is_empty() { Err(missing("this host has no other CPU")) } else { Ok(others) }
+        };
         let with_keeper = |setting: TrialSetting, text: String| {
             let message = format!("daqmeter: killed while it tried {text}: that is put back\n");
             let keeper = Keeper::of(&setting, &message)?;
@@ -124,15 +132,22 @@ impl Worst {
             }
             Try::SmallerBuffer => buffer(self.buffer_bytes / 2),
             Try::OtherCpus => {
-                let others: Vec<u32> =
-                    process_cpus().iter().copied().filter(|&one| one != cpu).collect();
-                if others.is_empty() {
-                    return Err(missing("this host has no other CPU for it"));
-                }
+                let (reader, cpu) = reader()?;
                 let text = format!("the reader on other CPUs than {cpu}");
-                with_keeper(TrialSetting::cpus(watch.files(), reader, &others)?, text)
+                with_keeper(TrialSetting::cpus(watch.files(), reader, &others(cpu)?)?, text)
+            }
+            Try::OtherInterrupts => {
+                let (reader, cpu) = reader()?;
+                let (pid, devices) = (reader.pid, watch.entry_names());
+                let setting = TrialSetting::interrupts(pid, &devices, cpu, &others(cpu)?)?;
+                with_keeper(setting, format!("packets on other CPUs than {cpu}"))
+            }
+            Try::LongerBacklog => {
+                let setting = TrialSetting::larger(watch.files(), MAX_BACKLOG, LONGER)?;
+                with_keeper(setting, format!("a backlog that is {LONGER} times as long"))
             }
             Try::LessCpu => {
+                let (_, cpu) = reader()?;
                 let text = format!("{:.0} % of CPU {cpu} taken from it", 100.0 * TAKEN);
                 Ok((Change::Load(cpu, None), text))
             }
@@ -152,7 +167,10 @@ impl Watch {
         is_stopped: impl Fn() -> bool,
     ) {
         let Some(worst) = self.worst() else {
-            watched.notes.push("nothing to try: no open socket of UDP lost packets".to_owned());
+            watched.notes.push(
+                "nothing to try: neither a backlog nor an open socket of UDP lost packets"
+                    .to_owned(),
+            );
             return;
         };
         if which.tries && worst.tries.is_empty() {
@@ -166,14 +184,14 @@ impl Watch {
         for (what, confirms) in tries.chain(confirms) {
             let found = worst.change(self, what).map_err(WatchError::from);
             let found = found.and_then(|(change, text)| {
-                let trial = self.in_turn(change, worst.cookie, turn, &is_stopped)?;
+                let trial = self.in_turn(change, &worst, turn, &is_stopped)?;
                 Ok(WatchedTrial { change: text, confirms, ..trial })
             });
             match found {
-                // The first loss at a socket is that of the worst.
+                // The first loss at its place is that of the worst.
                 Ok(trial) if trial.turns > 0 => {
                     let losses = &mut watched.losses;
-                    let loss = losses.iter_mut().find(|loss| loss.place == WatchedPlace::Socket);
+                    let loss = losses.iter_mut().find(|loss| loss.place == worst.place);
                     loss.into_iter().for_each(|loss| loss.trials.push(trial.clone()));
                 }
                 Ok(_) => return,
@@ -186,7 +204,7 @@ impl Watch {
     fn in_turn(
         &mut self,
         mut change: Change,
-        cookie: u64,
+        worst: &Worst,
         turn: Duration,
         is_stopped: impl Fn() -> bool,
     ) -> Result<WatchedTrial, WatchError> {
@@ -200,7 +218,7 @@ impl Watch {
                 }
                 change.set(is_changed)?;
                 self.step(SETTLE)?;
-                let before = self.came_and_lost(cookie);
+                let before = self.came_and_lost(worst);
                 let end = Instant::now() + turn;
                 loop {
                     let left = end.saturating_duration_since(Instant::now());
@@ -209,7 +227,7 @@ impl Watch {
                     }
                     self.step(left.min(INTERVAL))?;
                 }
-                let after = self.came_and_lost(cookie);
+                let after = self.came_and_lost(worst);
                 found[usize::from(is_changed)] = TurnCounts {
                     packets: after.packets.saturating_sub(before.packets),
                     lost: after.lost.saturating_sub(before.lost),

@@ -154,6 +154,9 @@ impl Search<'_> {
         if is_asked {
             self.try_changes(bench, &request, begin + within, &mut explained.limit);
         }
+        if is_asked {
+            bench.watch_network(self.path);
+        }
         let record = proved(bench, &request, study, &explained, self.path)?;
         bench.recorder.take(record)?;
         Ok(Some(explained))

@@ -5,9 +5,12 @@ pub(crate) mod run;
 mod serve;
 
 use clap::Args;
-use daqmeter_path::{Layout, Setting};
+use daqmeter_path::{Layout, Path, Setting};
 
+use crate::beside::KernelLosses;
 use crate::deferred::{Deferred, verbs};
+
+use crate::measure::Bench;
 
 pub(crate) use explain::Search;
 
@@ -22,6 +25,15 @@ pub(crate) struct ChosenPath {
     /// Another value for a field of the file: block=128KiB, stage.1.by=memcpy
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<Setting>,
+}
+
+impl Bench {
+    /// Counts losses in the kernel from now on, if the path goes through the network.
+    fn watch_network(&mut self, path: &Path) {
+        if path.is_networked() {
+            self.runner.observe(|| Box::new(KernelLosses::default()));
+        }
+    }
 }
 
 verbs! {

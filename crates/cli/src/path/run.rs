@@ -77,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let searched = if bench.recorder.records.is_empty() { Ok(searched?) } else { searched };
     let found = searched.as_ref().ok().and_then(Option::as_ref);
     if searched.is_ok() && (found.is_none() || request.rate_hz.is_some()) {
+        bench.watch_network(&path);
         let settings = bench.runner.settings(StepPlan::ByStage(1), "path/run", &[]);
         bench.measure(&request, &settings, None)?;
     }

@@ -11,10 +11,12 @@ use daqmeter_harness::StopFlag;
 use daqmeter_path::receiver;
 use daqmeter_path::receiver::protocol::COUNTS;
 use daqmeter_record::sanitise;
+use daqmeter_report::watched;
 
+use crate::beside::OwnWatch;
 use crate::interrupt;
 use crate::metrics::{Metrics, Page};
-use crate::output::{Ended, Failure, emit};
+use crate::output::{Ended, Failure, emit, tell};
 
 /// Receive the blocks of paths that end here, compare those that are known, and say what came.
 #[derive(Debug, Args)]
@@ -43,6 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     let mut printer = Printer::start(&stop).map_err(wrong)?;
     printer.print(format!("listening on {address}\n"));
+    let watch = OwnWatch::begin();
     let mut senders = 0;
     let served = receiver::serve(&listener, &stop, |peer, came| {
         let came = came.map_or_else(|why| sanitise::text(&why).into_owned(), |came| came.text());
@@ -53,6 +56,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         }
     });
     served.map_err(wrong)?;
+    for loss in watch.end().iter().flat_map(watched::own_losses) {
+        tell(&format!("daqmeter: {loss}"));
+    }
     printer.end()
 }
 

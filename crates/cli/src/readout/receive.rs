@@ -11,6 +11,7 @@ use daqmeter_readout::receive::{Receiver, Report};
 use daqmeter_readout::scenario::Publish;
 use daqmeter_readout::transport::bus;
 use daqmeter_record::Ledger;
+use daqmeter_report::watched;
 use daqmeter_wire::felix::Elink;
 use daqmeter_wire::felix::payload::Fid;
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ use super::options::{Network, Waiting, elink};
 use super::pages::KeepOptions;
 use super::tohost::CARD_IS_LOST;
 use crate::arguments::duration;
+use crate::beside::OwnWatch;
 use crate::interrupt;
 use crate::metrics::{SHOW, is_due};
 use crate::output::{Ended, Failure, tell};
@@ -188,10 +190,14 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let stop = interrupt::flag();
     chain::pin(arguments.pin)?;
     arguments.keeping.ready()?;
+    let watch = OwnWatch::begin();
     let report = match arguments.receive(&stop) {
         Err(_) if stop.is_set() => return Ok(ExitCode::SUCCESS),
         received => received?,
     };
+    for loss in watch.end().iter().flat_map(watched::own_losses) {
+        tell(&format!("daqmeter: {loss}"));
+    }
     for why in report.refused.iter().chain(&report.unkept) {
         tell(&format!("daqmeter: {why}"));
     }

@@ -69,6 +69,8 @@ pub(crate) struct Facts {
     pub(crate) last_wait_s: f64,
     /// True if bytes leave this program for a stage, so that it has a thread at each end.
     pub(crate) has_two_ends: bool,
+    /// True if it sends to this program through the network.
+    pub(crate) is_on_loopback: bool,
     /// True if the threads of a stage do nothing else.
     pub(crate) is_program: bool,
     /// True if a stage alone knows what it makes of a block.
@@ -84,6 +86,10 @@ pub(crate) struct Facts {
 impl Facts {
     pub(crate) fn of(text: impl Into<String>) -> Facts {
         Facts { text: text.into(), ..Facts::default() }
+    }
+
+    pub(crate) fn is_networked(&self) -> bool {
+        self.to.is_some() || self.is_on_loopback
     }
 
     /// Adds the limit of work that reads that many bytes, and for each `stride_bytes` of them

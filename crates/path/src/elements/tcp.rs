@@ -24,11 +24,11 @@ impl StageElement for Tcp {
             unless(is_of_card, "kind", BEHIND_CARD)?;
             place.without_thread()?;
             (flow.unit, flow.bytes) = (SENT, 0);
-            return Ok(Facts::of("published over tcp"));
+            return Ok(Facts { is_on_loopback: true, ..Facts::of("published over tcp") });
         }
         known_congestion(self.congestion.as_ref())?;
         let text = format!("tcp on loopback{}", by(self.congestion.as_ref()));
-        Ok(Facts { has_two_ends: true, ..Facts::of(text) })
+        Ok(Facts { has_two_ends: true, is_on_loopback: true, ..Facts::of(text) })
     }
 
     fn connection(&self, cuts: &Cuts) -> Result<Connected, Fault> {

@@ -13,8 +13,10 @@ use crate::family::{Family, Work, prefixed};
 use crate::figures::{Mark, Plot};
 use crate::frame::Frame;
 
+const ENGINE: &str = "watch";
+
 pub(super) const FAMILY: Family = Family {
-    engines: &[("watch", Work::Sockets)],
+    engines: &[(ENGINE, Work::Sockets)],
     plots: &[Plot { id: "losses", marks }],
     questions: &[("Where are packets lost?", Some("losses"), losses)],
     headline: |records| last(records).map(|(_, watched)| answer(watched)),
@@ -28,7 +30,12 @@ const MAX_SOCKETS: usize = 6;
 
 /// The last record of a watch.
 fn last<'a>(records: &'a [RunRecord]) -> Option<(&'a RunRecord, &'a Watched)> {
-    let of = |record: &'a RunRecord| Some((record, record.sections.watched.as_deref()?));
+    let of = |record: &'a RunRecord| {
+        let watched = record.sections.watched.as_deref()?;
+        // Runs of our own are watched, too, and say so only where the kernel lost something.
+        let is_told = record.engine.name == ENGINE || watched.lost() > 0;
+        is_told.then_some((record, watched))
+    };
     records.iter().rev().find_map(of)
 }
 
@@ -67,13 +74,15 @@ fn losses(records: &[RunRecord]) -> Option<String> {
     Some(said.join(" "))
 }
 
-/// Says of each loss of a run of ours where the kernel lost it.
+/// Says where the kernel lost packets during a run of ours.
 pub fn notes(record: &RunRecord) -> Vec<String> {
-    let watched = record.sections.watched.as_deref();
-    let losses = watched
-        .into_iter()
-        .flat_map(|watched| watched.losses.iter().map(move |loss| sentence(watched, loss)));
-    losses.collect()
+    record.sections.watched.as_deref().map(own_losses).unwrap_or_default()
+}
+
+/// Says where the kernel lost packets of this program, or of its network namespace.
+pub fn own_losses(watched: &Watched) -> Vec<String> {
+    let losses = watched.losses.iter().filter(|loss| loss.effect != LossEffect::Unwanted);
+    losses.map(|loss| format!("in the kernel: {}", sentence(watched, loss))).collect()
 }
 
 fn sentence(watched: &Watched, loss: &WatchedLoss) -> String {

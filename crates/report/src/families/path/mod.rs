@@ -14,6 +14,8 @@ use daqmeter_record::path::PathRun;
 pub(crate) use overview::chains;
 
 use super::pmu::tables::counted;
+use super::watched;
+
 use crate::family::{Family, Work, of_engine};
 use crate::faults::faults_and_ledgers;
 use crate::frame::Frame;
@@ -82,6 +84,7 @@ fn shown(records: &[RunRecord], text: fn(Vec<facts::Said>, &PathRun) -> String) 
             let said = facts::said(&name(record).unwrap_or_default(), run, record, 1);
             tables.push_str(&text(said, run));
         }
+        notes.extend(watched::notes(record));
         notes.extend(faults_and_ledgers(record));
         notes.extend(counted(record));
     }
