@@ -203,12 +203,13 @@ def take_cpu(bursts: tuple[float, float] | None) -> None:
             time.sleep(bursts[1])
 
 
-def has_open(file: Path, name: str) -> bool:
-    """A descriptor may be closed while it is looked at."""
-    try:
-        return os.readlink(file).endswith(name)
-    except OSError:
-        return False
+def until(what: str, holds):
+    """Returns the first answer that holds."""
+    end = time.monotonic() + 20
+    while not (answer := holds()):
+        assert time.monotonic() < end, f"not within 20 s: {what}"
+        time.sleep(0.01)
+    return answer
 
 
 class Bench:
@@ -248,14 +249,12 @@ class Bench:
 
     def watch(self, target: str, watch_s: float = WATCH_S) -> tuple[subprocess.Popen, float]:
         """Starts daqmeter; returns when it has counted once, and with the time of that."""
-        words = ("" if target.startswith("--pid") else self.receiver.inside) + f"{DAQMETER} watch {target} --time {watch_s}s --json"
+        words = ("" if target.startswith("--pid") else self.receiver.inside) + f"{DAQMETER} watch --time {watch_s}s --json {target}"
         watch = subprocess.Popen(words.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        until = time.monotonic() + 10
-        while not any(has_open(file, "softnet_stat") for file in Path(f"/proc/{watch.pid}/fd").glob("*")):
-            assert watch.poll() is None and time.monotonic() < until, f"{words} does not begin: {watch.communicate()}"
-            time.sleep(0.005)
+        until(f"{words} counts", lambda: watch.poll() is not None or "nanosleep" in Path(f"/proc/{watch.pid}/wchan").read_text())
+        assert watch.poll() is None, f"{words} does not begin: {watch.communicate()}"
         began = time.monotonic()
-        time.sleep(0.3)
+        time.sleep(0.3)  # it sees who reads the sockets
         return watch, began
 
     def trial(self, seed: int) -> dict[str, bool] | None:
@@ -403,10 +402,7 @@ class Bench:
             trials = section["losses"][0].get("trials", [])
             result["as before at the end"] = self.settings() == before
             killed = subprocess.Popen(words.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            until = time.monotonic() + 10
-            while self.settings() == before and time.monotonic() < until:
-                time.sleep(0.02)
-            result["changed when killed"] = self.settings() != before
+            until("a change", lambda: self.settings() != before)
             killed.kill()
             said = killed.communicate()[1]  # the keeper has standard error until it has put back
             result["as before after a kill"] = self.settings() == before and "put back" in said
