@@ -227,8 +227,11 @@ fn says(text: &str) -> Result<Regex, String> {
 }
 
 fn code(watched: &Watched, target: Target) -> ExitCode {
+    let mut sockets = watched.sockets.iter();
+    let is_unseen = watched.sockets.is_empty() || sockets.any(|socket| socket.has_ring);
     match watched.lost() {
-        0 if !target.is_host() && watched.sockets.is_empty() => ExitCode::from(CANNOT_TELL),
+        0 if !target.is_host() && is_unseen => ExitCode::from(CANNOT_TELL),
+        0 if watched.unseen.iter().any(|one| one.packets > 0) => ExitCode::from(CANNOT_TELL),
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(FAILED),
     }

@@ -182,18 +182,32 @@ pub struct WatchedSocket {
     /// Most memory that was seen in use, in bytes.
     pub most_filled_bytes: u64,
     pub drops: u64,
+    /// A ring that it shares with its program takes its packets, and drops some without a counter
+    /// for others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_ring: bool,
 }
 
 /// A source that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Unseen {
     /// Losses that it would have shown.
     pub shows: String,
     /// Reason, with the command or right that opens it.
     pub why: String,
+    /// Packets that may be lost there.
+    #[serde(default)]
+    pub packets: u64,
 }
 
 impl Watched {
+    /// Packets that came, and those that were lost before.
+    pub fn sent(&self) -> u64 {
+        let is_before = |loss: &&WatchedLoss| loss.place == WatchedPlace::BeforeThisHost;
+        let before = self.losses.iter().filter(is_before);
+        self.came_in() + before.map(|loss| loss.packets).sum::<u64>()
+    }
+
     /// Packets at the entry of the first stage.
     pub fn came_in(&self) -> u64 {
         self.stages.first().map_or(0, |stage| stage.came_in)

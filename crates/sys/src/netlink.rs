@@ -345,12 +345,12 @@ impl SocketKind {
     fn request(self) -> Vec<u8> {
         const MEMORY: u8 = 1 << (7 - 1);
         const INFO: u8 = 1 << (2 - 1);
-        const PACKET_INFO_AND_MEMORY: u32 = 0x01 | 0x10;
+        const PACKET_INFO_RING_AND_MEMORY: u32 = 0x01 | 0x04 | 0x10;
         let byte = |value: i32| u8::try_from(value).expect("families and protocols fit a byte");
         if self == SocketKind::Packet {
             let mut body = vec![0; 20];
             body[0] = byte(libc::AF_PACKET);
-            body[8..12].copy_from_slice(&PACKET_INFO_AND_MEMORY.to_ne_bytes());
+            body[8..12].copy_from_slice(&PACKET_INFO_RING_AND_MEMORY.to_ne_bytes());
             return body;
         }
         let mut body = vec![0; 56];
@@ -364,7 +364,8 @@ impl SocketKind {
     fn socket(self, body: &[u8]) -> Option<SocketState> {
         const MEMORY: u16 = 7;
         const INFO: u16 = 2;
-        const PACKET_MEMORY: u16 = 5;
+        const PACKET_MEMORY: u16 = 6;
+        const PACKET_RING: u16 = 2;
         const PACKET_INFO: u16 = 0;
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let mut socket = if self == SocketKind::Packet {
@@ -399,6 +400,8 @@ impl SocketKind {
                 socket.drops = word(value, 32)?;
             } else if kind == PACKET_INFO && self == SocketKind::Packet {
                 socket.device = word(value, 0)?;
+            } else if kind == PACKET_RING && self == SocketKind::Packet {
+                socket.has_ring = true;
             } else if kind == INFO && self != SocketKind::Packet {
                 socket.tcp = TcpState::read(value);
             }
@@ -427,6 +430,8 @@ pub struct SocketState {
     pub buffer_bytes: u32,
     /// Packets that the socket did not take; wraps at 32 bits.
     pub drops: u32,
+    /// Packets go into memory that it shares with its program, whose drops no list shows.
+    pub has_ring: bool,
     pub tcp: Option<TcpState>,
 }
 
@@ -448,6 +453,7 @@ impl SocketState {
             filled_bytes: 0,
             buffer_bytes: 0,
             drops: 0,
+            has_ring: false,
             tcp: None,
         }
     }

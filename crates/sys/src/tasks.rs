@@ -25,6 +25,8 @@ pub enum Doing {
     Sleep,
     /// It waits for one of several descriptors.
     Poll,
+    /// A signal or a debugger stopped it.
+    Stopped,
     Other,
     /// The kernel does not tell this user.
     Hidden,
@@ -89,6 +91,11 @@ impl OpenTask {
     pub fn doing(&self) -> Doing {
         let doing = |text: &str| Some(doing(text.trim_end()));
         self.syscall.as_ref().and_then(|file| text_of(file, doing)).unwrap_or(Doing::Hidden)
+    }
+
+    /// True if it stands in a system call because it was stopped (proc_pid_stat(5)).
+    pub fn is_stopped(&self) -> bool {
+        self.stat().is_some_and(|(state, _)| state == 'T' || state == 't')
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Evidence {
     pub(crate) doing: Option<Doing>,
     /// The socket's number in the process.
     pub(crate) fd: u64,
+    /// Nothing left the full buffer, and no thread was seen reading it.
+    pub(crate) is_unread: bool,
     /// File or socket that the reader wrote to.
     pub(crate) file: String,
     pub(crate) cpu: u32,
@@ -56,7 +58,6 @@ impl Evidence {
     /// caught up by itself: where it did not, it needs more than it had. It does not count, too,
     /// where the whole CPU would have been enough, and the reader did not have it.
     fn is_most(&self, share: f64) -> bool {
-        const COUNTED_NS: u64 = 100_000_000;
         let others = self.interrupts + self.wait;
         let is_kept = others > 0.25 && self.run + others > 0.8;
         let is_enough = self.length_ns > COUNTED_NS && self.reads > 0 && self.needs() < 1.0;
@@ -95,6 +96,9 @@ impl Evidence {
     }
 }
 
+/// Times that are longer were counted more than once.
+const COUNTED_NS: u64 = 100_000_000;
+
 /// A row of the table; its functions take the name of the process that had the reader's CPU, too.
 struct Cause {
     name: &'static str,
@@ -123,6 +127,8 @@ pub(crate) enum Try {
 }
 use Try::{LargerBuffer, LessCpu, OtherCpus, OtherInterrupts, SmallerBuffer};
 
+const UNREAD: &str = "not read";
+
 const CAUSES: &[Cause] = &[
     Cause {
         name: "reader not seen",
@@ -131,6 +137,29 @@ const CAUSES: &[Cause] = &[
         change: |_, _| "watch as root".to_owned(),
         tries: &[LargerBuffer],
         confirms: &[LessCpu],
+    },
+    Cause {
+        name: "stopped",
+        holds: |seen, _| seen.doing == Some(Doing::Stopped) && seen.is_most(seen.blocked),
+        text: |seen, _| format!("{} was stopped by a signal or a debugger", seen.reader()),
+        change: |seen, _| format!("kill -CONT {}", seen.tid()),
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
+    },
+    Cause {
+        name: UNREAD,
+        holds: |seen, _| {
+            let is_long = seen.length_ns > COUNTED_NS;
+            is_long && seen.is_unread && seen.blocked > 0.5 && seen.waits_for_data()
+        },
+        text: |_, _| {
+            "no thread of its program read it, and all waited for something else".to_owned()
+        },
+        change: |_, _| {
+            "the program should close a socket that it does not read, or read it".to_owned()
+        },
+        tries: &[],
+        confirms: &[],
     },
     Cause {
         name: "CPU stood still",
@@ -324,6 +353,12 @@ impl Causes {
         Some([row.tries, row.confirms])
     }
 
+    /// True if most was lost because nobody reads the socket.
+    pub(crate) fn is_unread(&self) -> bool {
+        let most = self.found.values().max_by_key(|cause| cause.packets);
+        most.is_some_and(|cause| cause.cause == UNREAD)
+    }
+
     pub(crate) fn sorted(&self) -> Vec<WatchedCause> {
         let mut causes: Vec<WatchedCause> = self.found.values().cloned().collect();
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.packets));
@@ -347,6 +382,7 @@ mod tests {
             blocked: 0.3,
             doing: Some(Doing::Read(3)),
             fd: 3,
+            is_unread: false,
             file: String::new(),
             cpu: 1,
             taker: None,
@@ -372,6 +408,27 @@ mod tests {
         let mut causes = Causes::default();
         causes.add(&Files::below(root.path()), seen);
         causes.sorted().remove(0)
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_and_a_stopped_program_are_told_apart() {
+        let seen = Evidence {
+            run: 0.0,
+            wait: 0.0,
+            interrupts: 0.3,
+            blocked: 1.0,
+            is_unread: true,
+            is_emptied: false,
+            length_ns: 1_000_000_000,
+            ..evidence()
+        };
+        assert_eq!(named(&seen).cause, "not read");
+        let stopped = Evidence { doing: Some(Doing::Stopped), ..seen.clone() };
+        assert_eq!(named(&stopped).change, "kill -CONT 8");
+        let short = Evidence { length_ns: 2_000_000, is_emptied: true, ..seen.clone() };
+        assert_ne!(named(&short).cause, "not read");
+        let busy = Evidence { run: 0.95, blocked: 0.05, ..seen };
+        assert_eq!(named(&busy).cause, "slow program");
     }
 
     #[test]

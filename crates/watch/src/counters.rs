@@ -96,6 +96,7 @@ impl Sources {
             unseen.push(Unseen {
                 shows: "the kernel's own reason for each packet that it drops".to_owned(),
                 why: format!("as root, on Linux 5.17 or later with tracefs; {error}"),
+                packets: 0,
             });
         });
         let used = ROWS.iter().flat_map(|row| row.plus.iter().chain(row.minus));

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use daqmeter_record::units::{plural, whole};
+use daqmeter_record::units::{plural, show_bytes, whole};
 use daqmeter_record::watched::{
     LossEffect, TurnCounts, Unseen, Watched, WatchedInterval, WatchedLoss, WatchedPlace,
     WatchedSocket, WatchedStage,
@@ -19,7 +19,8 @@ use daqmeter_sys::{SysError, namespace};
 use crate::causes::{Causes, Try};
 use crate::counters::{Counts, Gain, Snapshot, Sources, add_gains, gain};
 use crate::stages::{
-    BACKLOG, BUFFER_FULL, INTO_IP, NO_PORT, OCTETS, Of, PACKETS, READ, REFUSED, ROWS, Row,
+    BACKLOG, BUFFER_FULL, INTO_IP, MERGED_INTO_IP, NO_PORT, OCTETS, Of, PACKETS, READ, REFUSED,
+    ROWS, Row,
 };
 use crate::target::{self, LocalPort, Owner, Target};
 use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
@@ -159,7 +160,15 @@ impl Watch {
     /// Watches a process from its start on: no socket that was there before is its own.
     pub fn follow_process(&mut self, pid: u32) {
         self.target.pid = Some(pid);
-        self.program = target::name_of(&self.files, pid);
+        // A new process has our own name until its program begins.
+        let own = target::name_of(&self.files, std::process::id());
+        for _ in 0..20 {
+            self.program = target::name_of(&self.files, pid);
+            if self.program != own {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.sockets.values_mut().for_each(|socket| socket.is_of_target = false);
     }
 
@@ -380,7 +389,10 @@ impl Watch {
             loss.packets = loss.packets.min(left);
             left -= loss.packets;
         }
-        losses.retain(|loss| loss.packets > 0);
+        // Packets of no port are no business of a program that takes them from the card.
+        let takes_all = self.target.pid.is_some_and(|pid| self.has_packet_socket(pid));
+        losses
+            .retain(|loss| loss.packets > 0 && !(takes_all && loss.effect == LossEffect::Unwanted));
         let (stages, differences) = self.stages(&losses);
         losses.extend(differences);
         losses.extend(self.lost_before(&losses));
@@ -395,9 +407,13 @@ impl Watch {
                 buffer_bytes: socket.state.buffer_bytes.into(),
                 most_filled_bytes: socket.most_filled_bytes.into(),
                 drops: socket.drops,
+                has_ring: socket.state.has_ring,
             })
             .collect();
         sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
+        let hidden = self.hidden(&stages);
+        let of_sockets = losses.iter().filter(|loss| loss.place == WatchedPlace::Socket);
+        let others = self.of_others(of_sockets.map(|loss| loss.packets).sum());
         Watched {
             target: self.name(),
             watch_ns: whole(self.began.elapsed().as_secs_f64() * 1e9),
@@ -405,9 +421,25 @@ impl Watch {
             losses,
             intervals: self.intervals.clone(),
             sockets,
-            unseen: self.unseen(),
-            notes: self.notes.iter().cloned().chain(self.closed()).chain(self.late()).collect(),
+            unseen: self.unseen().into_iter().chain(hidden).collect(),
+            notes: self
+                .notes
+                .iter()
+                .cloned()
+                .chain(self.closed())
+                .chain(others)
+                .chain(self.late())
+                .collect(),
         }
+    }
+
+    /// Packets that full sockets of other programs lost.
+    fn of_others(&self, of_target: u64) -> Option<String> {
+        let others = self.sum(Of::Protocols, BUFFER_FULL).saturating_sub(of_target);
+        (others > 0 && !self.target.is_host()).then(|| {
+            let packets = plural(others, "packet");
+            format!("sockets of other programs lost {packets}: daqmeter watch alone names them")
+        })
     }
 
     /// Connections whose program reads too slowly: TCP makes the sender wait.
@@ -431,14 +463,35 @@ impl Watch {
         })
     }
 
+    /// Packets that did not reach IP, where no reason tells if they were dropped. A few are of
+    /// other protocols.
+    fn hidden(&self, stages: &[WatchedStage]) -> Option<Unseen> {
+        let stage = stages.iter().find(|stage| stage.place == WatchedPlace::TrafficControl)?;
+        let packets = u64::try_from(stage.other).ok()?;
+        let are_few = packets <= 100 || packets < stage.came_in / 100;
+        (self.last.reasons.is_none() && !are_few).then(|| Unseen {
+            shows: format!("if {packets} packets that did not reach IP were dropped"),
+            why: "as root".to_owned(),
+            packets,
+        })
+    }
+
     fn unseen(&self) -> Vec<Unseen> {
         let mut unseen = self.sources.unseen.clone();
         if !self.timeline.sees_cpus() {
             unseen.push(Unseen {
                 shows: "what had the CPU of a reader".to_owned(),
                 why: "as root, with sysctl kernel.kptr_restrict=1 or 0".to_owned(),
+                packets: 0,
             });
         }
+        let of_target = self.sockets.values().filter(|socket| socket.is_of_target);
+        let rings = of_target.filter(|socket| socket.state.has_ring && !self.target.is_host());
+        unseen.extend(rings.map(|socket| Unseen {
+            shows: format!("packets that the ring of {} dropped", self.owned(socket)),
+            why: "the kernel tells its program alone (PACKET_STATISTICS)".to_owned(),
+            packets: 0,
+        }));
         unseen
     }
 
@@ -525,6 +578,8 @@ impl Watch {
         let refused: u64 = refused.filter_map(|key| self.sums.get(&key)).sum();
         let received = self.of_entries(PACKETS) + refused;
         let backlog = self.backlog();
+        // TCP's segments may be one packet from their sender on.
+        let merged = self.sum(Of::Protocols, MERGED_INTO_IP);
         let into_ip = self.sum(Of::Protocols, INTO_IP);
         let read = self.sum(Of::Protocols, READ);
         let full = self.sum(Of::Protocols, BUFFER_FULL);
@@ -536,6 +591,8 @@ impl Watch {
         let xdp = lost_at(WatchedPlace::Driver);
         let entry = lost_at(WatchedPlace::TrafficControl);
         let before_ip = received.saturating_sub(xdp + backlog + entry);
+        let is_virtual = self.entries().all(|link| is_after(&link));
+        let into_ip = if is_virtual || into_ip > before_ip { merged } else { into_ip };
         // Packets may be between two counters when they are read: one for each CPU.
         let in_flight = self.sums.keys().filter(|key| key.0 == Of::Cpu).count() as u64;
         let mut between = before_ip.saturating_sub(into_ip);
@@ -593,12 +650,17 @@ impl Watch {
     /// Holds the packets that a program says it received against those that it read.
     pub fn hold_against(&self, said: Option<u64>, watched: &mut Watched) {
         let read = self.sum(Of::Protocols, READ);
+        // A greeting for each may not count.
+        let sockets = self.sockets.values().filter(|socket| socket.is_of_target).count() as u64;
         let Some(said) = said else {
             watched.notes.push("the command's output has no number that --says matches".to_owned());
             return;
         };
         watched.notes.push(match said.cmp(&read) {
             Ordering::Equal => format!("the program says {said}, which is what it read"),
+            Ordering::Less if read - said <= sockets => format!(
+                "the program says {said}, and read {read}: it may not count its first packets"
+            ),
             Ordering::Less => format!("the program says {said}, but it read {read}"),
             Ordering::Greater => {
                 format!(
@@ -607,7 +669,7 @@ impl Watch {
             }
         });
         if let Some(row) = ROWS.iter().find(|row| row.place == WatchedPlace::Program)
-            && said < read
+            && read.saturating_sub(said) > sockets
         {
             let by = "UdpInDatagrams, less the program's own number".to_owned();
             watched.losses.push(self.loss(row, watched.target.clone(), read - said, by));
@@ -639,20 +701,19 @@ impl Watch {
                 true => socket.drops,
                 false => socket.drops.saturating_sub(others),
             };
-            let owner = match socket.owner.pid {
-                0 => "of a process that this user may not see".to_owned(),
-                pid => format!("of {} ({pid})", socket.owner.name),
-            };
-            let kib = socket.state.buffer_bytes.div_ceil(1024);
             let causes = &socket.causes;
             let buffer = u64::from(socket.state.buffer_bytes);
             let enough = causes.enough(buffer);
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
-                at: format!("{} {owner}", self.name_of(&socket.state)),
-                reason: format!("its buffer of {kib} KiB was full"),
+                at: self.owned(socket),
+                reason: format!("its buffer of {} was full", show_bytes(buffer)),
                 packets: drops,
-                effect: LossEffect::Lost,
+                effect: if causes.is_unread() && self.has_packet_socket(socket.owner.pid) {
+                    LossEffect::Unwanted
+                } else {
+                    LossEffect::Lost
+                },
                 counted_by: if is_packet {
                     "the socket's drops"
                 } else {
@@ -668,8 +729,11 @@ impl Watch {
             });
         }
         let closed = full.saturating_sub(known);
-        // A socket may drop after the last look at it.
-        let is_ours = self.sockets.values().any(|socket| socket.is_of_target && !socket.is_open);
+        // A socket may drop after the last look at it; that of another program may, too.
+        let is_ours = self.sockets.values().any(|socket| {
+            let was_filled = socket.most_filled_bytes > socket.state.buffer_bytes / 4;
+            socket.is_of_target && !socket.is_open && (was_filled || socket.drops > 0)
+        });
         if closed > 0 && (self.target.is_host() || is_ours) {
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
@@ -678,7 +742,9 @@ impl Watch {
                 packets: closed,
                 effect: LossEffect::Lost,
                 counted_by: "UdpRcvbufErrors, less the drops of open sockets".to_owned(),
-                change: "watch the program from its start: daqmeter watch -- COMMAND".to_owned(),
+                change: "a larger buffer (SO_RCVBUF); daqmeter watch -- COMMAND sees all of a \
+                         program's time"
+                    .to_owned(),
                 causes: Vec::new(),
                 bursts: 0,
                 longest_ns: 0,
@@ -688,6 +754,20 @@ impl Watch {
         }
         losses.retain(|loss| loss.packets > 0);
         losses
+    }
+
+    /// Name of a socket with its process.
+    fn owned(&self, socket: &SocketSum) -> String {
+        let name = self.name_of(&socket.state);
+        match socket.owner.pid {
+            0 => format!("{name} of a process that this user may not see"),
+            pid => format!("{name} of {} ({pid})", socket.owner.name),
+        }
+    }
+
+    fn has_packet_socket(&self, pid: u32) -> bool {
+        let mut packet = self.sockets.values().filter(|one| one.state.kind == SocketKind::Packet);
+        packet.any(|one| one.owner.pid == pid)
     }
 
     /// The largest loss that a change may avoid: at the backlog of a CPU, or at the socket of the

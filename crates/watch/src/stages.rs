@@ -69,6 +69,8 @@ pub(crate) const INTO_IP: &[&str] = &[
     "Ip6InECT0Pkts",
     "Ip6InCEPkts",
 ];
+/// Packets at the entry of IP, those that were merged once.
+pub(crate) const MERGED_INTO_IP: &[&str] = &["IpInReceives", "Ip6InReceives"];
 /// Bytes of the packets of [`INTO_IP`], with their headers of IP.
 pub(crate) const OCTETS: &[&str] = &["IpExtInOctets", "Ip6InOctets"];
 /// Packets that programs read: UDP counts them then.

@@ -100,7 +100,11 @@ impl Thread {
         const QUIET: u32 = 8;
         self.looks = self.looks.wrapping_add(1);
         let is_saved = is_quiet && !self.looks.is_multiple_of(QUIET);
-        let doing = if is_saved { Doing::Hidden } else { self.open.doing() };
+        let mut doing = if is_saved { Doing::Hidden } else { self.open.doing() };
+        // Who waits for data that is there was stopped.
+        if !is_quiet && doing != Doing::Ready && self.open.is_stopped() {
+            doing = Doing::Stopped;
+        }
         if let Doing::Read(fd) = doing {
             match self.reads.iter_mut().find(|(of, _)| *of == fd) {
                 Some((_, times)) => *times += 1,

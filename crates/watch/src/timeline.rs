@@ -51,6 +51,8 @@ struct Window {
     doing: BTreeMap<Doing, u32>,
     /// File that the reader wrote to.
     file: String,
+    /// Nothing left the buffer after the first drop, and no thread was seen reading the socket.
+    is_unread: bool,
     cpu: u32,
     continues: bool,
 }
@@ -157,11 +159,13 @@ impl Timeline {
         if track.window.is_none() && !is_quiet {
             track.open(track.low, cpu, false);
         }
-        track.last = poll;
+        let before = std::mem::replace(&mut track.last, poll);
         let Some(window) = &mut track.window else {
             track.low = poll;
             return poll.filled * 8 > u64::from(socket.buffer_bytes);
         };
+        let is_less = window.first_drop_ns.is_some() && poll.filled < before.filled;
+        window.is_unread &= !is_less;
         if gained > 0 {
             window.first_drop_ns.get_or_insert(poll.at_ns);
             window.last_drop = poll;
@@ -204,7 +208,10 @@ impl Timeline {
         let memory = memory_of(self.packet_bytes);
         let mut found = Vec::new();
         for (cookie, track) in &mut self.tracks {
-            for (window, is_emptied) in track.closed.drain(..) {
+            for (mut window, is_emptied) in track.closed.drain(..) {
+                let mut own =
+                    self.threads.values().filter(|one| one.open.task.pid == track.owner.pid);
+                window.is_unread &= !own.any(|thread| thread.reads_of(track.owner.fd) > 0);
                 let reader = reader_of(&self.threads, &track.owner);
                 let reader = reader.and_then(|reader| self.threads.get(&reader));
                 let reader = reader.map(|thread| Reader {
@@ -372,6 +379,7 @@ impl Track {
             last_drop: start,
             doing: BTreeMap::new(),
             file: String::new(),
+            is_unread: true,
             cpu,
             continues,
         });
@@ -418,6 +426,7 @@ impl Window {
             blocked: (1.0 - run - wait).max(0.0),
             doing: doing.max_by_key(|(_, times)| **times).map(|(doing, _)| *doing),
             fd,
+            is_unread: self.is_unread,
             file: self.file,
             cpu: self.cpu,
             taker: of_cpu.taker,

@@ -98,7 +98,7 @@ fn sentence(watched: &Watched, loss: &WatchedLoss) -> String {
 
 /// Says the result in a sentence.
 fn answer(watched: &Watched) -> String {
-    let (came, seconds) = (watched.came_in(), watched.watch_ns as f64 / 1e9);
+    let (came, seconds) = (watched.sent(), watched.watch_ns as f64 / 1e9);
     let rate = significant(came as f64 / seconds.max(1e-9), 3);
     let over = format!("in {} s ({rate}/s)", significant(seconds, 3));
     let came = plural(came, "packet");
@@ -108,7 +108,9 @@ fn answer(watched: &Watched) -> String {
         }
         0 => format!("{}: nothing was lost of {came} {over}", watched.target),
         lost => {
-            format!("{}: {} were lost of {came} {over}", watched.target, plural(lost, "packet"))
+            let were = if lost == 1 { "was" } else { "were" };
+            let packets = plural(lost, "packet");
+            format!("{}: {packets} {were} lost of {came} {over}", watched.target)
         }
     }
 }
@@ -130,7 +132,7 @@ fn share(lost: u64, came_in: u64) -> f64 {
 
 /// Says where packets are lost, and how many.
 fn lost(watched: &Watched, loss: &WatchedLoss) -> String {
-    let share = percent(share(loss.packets, watched.came_in()), 3);
+    let share = percent(share(loss.packets, watched.sent()), 3);
     let effect = match loss.effect {
         LossEffect::Lost => "lost",
         LossEffect::Repeated => "dropped, and sent again by the peer",
@@ -241,7 +243,10 @@ fn sockets(watched: &Watched) -> String {
             let pid = socket.pid.map_or(String::new(), |pid| format!(" ({pid})"));
             let [most, buffer] = [socket.most_filled_bytes, socket.buffer_bytes].map(show_bytes);
             let name = format!("{}{pid}", socket.process);
-            vec![socket.name.clone(), name, socket.drops.to_string(), most, buffer]
+            // TCP also drops what came twice.
+            let is_tcp = socket.name.starts_with("tcp/");
+            let drops = if is_tcp { "-".to_owned() } else { socket.drops.to_string() };
+            vec![socket.name.clone(), name, drops, most, buffer]
         })
         .collect();
     if rows.is_empty() {
