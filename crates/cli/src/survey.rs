@@ -15,6 +15,7 @@ use daqmeter_record::{Host, RunRecord};
 use daqmeter_report::rate::undone;
 use daqmeter_report::table::{set_window, wrapped};
 use daqmeter_report::{host_text, survey_frame};
+use daqmeter_sys::host::Files;
 
 use crate::arguments::budget;
 use crate::measure::{Bench, Common};
@@ -140,12 +141,15 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
 /// Describes the host and what it lacks, before anything is measured.
 fn about(host: &Host) -> String {
     let missing = crate::doctor::missing();
-    let host = host_text(host);
-    if missing.is_empty() {
-        return host;
-    }
-    let line = format!("not here: {}; how to get them: daqmeter doctor", missing.join(", "));
-    host + &wrapped(&line, 2) + "\n"
+    let names = missing.join(", ");
+    let missing = (!missing.is_empty())
+        .then(|| format!("not here: {names}; how to get them: daqmeter doctor"));
+    let lost = daqmeter_watch::datagrams_lost(&Files::default());
+    let lost = (lost > 0).then(|| {
+        format!("{} lost since boot; where and why: daqmeter watch", plural(lost, "datagram"))
+    });
+    let lines = missing.into_iter().chain(lost).map(|line| wrapped(&line, 2) + "\n");
+    host_text(host) + &lines.collect::<String>()
 }
 
 /// Finds the limit of each path that was run, all of them within that time. A path that fails then

@@ -56,6 +56,8 @@ pub enum WatchedPlace {
     Ip,
     /// UDP or TCP, up to the socket.
     Transport,
+    /// The queue of a device for what this host sends.
+    Exit,
     /// The buffer of a socket.
     Socket,
     /// The program that reads the socket.
@@ -168,6 +170,8 @@ pub enum LossEffect {
     Repeated,
     /// No program asked for it.
     Unwanted,
+    /// This host sent it: it is lost to its receiver, unless TCP sends it again.
+    Sent,
 }
 
 /// A socket of the target.

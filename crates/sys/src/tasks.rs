@@ -27,6 +27,8 @@ pub enum Doing {
     Poll,
     /// A signal or a debugger stopped it.
     Stopped,
+    /// It waits for a page of its memory.
+    Fault,
     Other,
     /// The kernel does not tell this user.
     Hidden,
@@ -106,7 +108,7 @@ fn text_of<T>(file: &File, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     read(std::str::from_utf8(&bytes[..count]).ok()?)
 }
 
-/// Reads `running`, or the number of a system call and its arguments.
+/// Reads `running`, the number of a system call with its arguments, or -1 outside of one.
 fn doing(text: &str) -> Doing {
     let mut words = text.split_whitespace();
     let Some(number) = words.next().and_then(|word| word.parse::<libc::c_long>().ok()) else {
@@ -115,6 +117,7 @@ fn doing(text: &str) -> Doing {
     let first = words.next().and_then(|word| word.strip_prefix("0x"));
     let first = first.and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or(u64::MAX);
     match number {
+        -1 => Doing::Fault,
         libc::SYS_read
         | libc::SYS_readv
         | libc::SYS_recvfrom
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!(call(libc::SYS_pwrite64), Doing::Write(3));
         assert_eq!(call(libc::SYS_futex), Doing::Lock);
         assert_eq!(doing("running"), Doing::Ready);
-        assert_eq!(doing("-1 0x7ffd 0x10"), Doing::Other);
+        assert_eq!(doing("-1 0x7ffd 0x10"), Doing::Fault);
     }
 
     #[test]

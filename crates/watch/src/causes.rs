@@ -254,6 +254,16 @@ const CAUSES: &[Cause] = &[
         confirms: &[SmallerBuffer],
     },
     Cause {
+        name: "page faults",
+        holds: |seen, _| seen.is_most(seen.blocked) && seen.doing == Some(Doing::Fault),
+        text: |seen, _| {
+            format!("{} waited for pages of its memory: swap, or a mapped file", seen.reader())
+        },
+        change: |_, _| "mlockall in the program; vmstat 1 shows what is swapped".to_owned(),
+        tries: &[LargerBuffer],
+        confirms: &[SmallerBuffer],
+    },
+    Cause {
         name: "blocked by a lock",
         holds: |seen, _| seen.is_most(seen.blocked) && seen.doing == Some(Doing::Lock),
         text: |seen, _| format!("{} waited for another thread (futex)", seen.reader()),
@@ -451,7 +461,9 @@ mod tests {
         };
         check(writes, "blocked by a file", "writing /data/run7.dat");
         let locked = Evidence { doing: Some(Doing::Lock), run: 0.2, blocked: 0.7, ..seen.clone() };
+        let faults = Evidence { doing: Some(Doing::Fault), ..locked.clone() };
         check(locked, "blocked by a lock", "another thread");
+        check(faults, "page faults", "pages of its memory");
         let waits = Evidence { wait: 0.7, run: 0.1, taker: Some((22, 0.6)), ..seen.clone() };
         check(waits.clone(), "CPU taken", "waited for CPU 1: backup (22, 60 %) had it");
         check(Evidence { taker: Some((21, 0.6)), ..waits }, "interrupts", "had its CPU 1");

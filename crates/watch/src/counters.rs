@@ -139,9 +139,9 @@ impl Sources {
     fn read(&mut self) -> Result<Snapshot, SysError> {
         let mut counts = Counts::new();
         self.devices(&mut counts)?;
-        for discipline in self.route.disciplines()?.iter().filter(|one| one.is_entry) {
-            let key = (Of::Entry, discipline.device, "drops");
-            counts.insert(key, discipline.drops.into());
+        for discipline in self.route.disciplines()? {
+            let of = if discipline.is_entry { Of::Entry } else { Of::Exit };
+            counts.insert((of, discipline.device, "drops"), discipline.drops.into());
         }
         for at in 0..=self.protocols.len() {
             let file = self.protocols.get(at).unwrap_or(&self.backlogs);
@@ -350,7 +350,7 @@ pub(crate) fn gain(before: u64, after: u64, is_of_32_bits: bool) -> Gain {
 pub(crate) fn add_gains(before: &Counts, after: &Counts, sums: &mut Counts) -> Vec<Key> {
     let mut resets = Vec::new();
     for (key, &now) in after {
-        let is_of_32_bits = matches!(key.0, Of::Entry | Of::Cpu);
+        let is_of_32_bits = matches!(key.0, Of::Entry | Of::Exit | Of::Cpu);
         let gained = match before.get(key).map(|&then| gain(then, now, is_of_32_bits)) {
             Some(Gain::By(gained)) => gained,
             Some(Gain::Reset(gained)) => {

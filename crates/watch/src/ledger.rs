@@ -26,7 +26,7 @@ use crate::target::{self, LocalPort, Owner, Target};
 use crate::timeline::{FILLING, IDLE, MAX_TRACKS, Timeline};
 
 /// Time between two looks at all counters.
-pub const INTERVAL: Duration = Duration::from_millis(200);
+pub const INTERVAL: Duration = Duration::from_millis(400);
 /// Time between two counts of the datagrams that were read while a buffer fills.
 const READS: Duration = Duration::from_millis(50);
 /// Most parts of the time in an answer.
@@ -91,7 +91,6 @@ pub(crate) struct Worst {
     pub(crate) reader: Option<(Task, u32)>,
     pub(crate) buffer_bytes: u64,
     pub(crate) enough_bytes: u64,
-    pub(crate) bursts: u64,
     pub(crate) tries: &'static [Try],
     pub(crate) confirms: &'static [Try],
 }
@@ -346,10 +345,12 @@ impl Watch {
     fn at(&self, of: Of, number: u32) -> String {
         match of {
             Of::Cpu => format!("CPU {number}"),
-            Of::Device | Of::Driver | Of::Entry => match self.sources.devices.get(&number) {
-                Some(link) => link.name.clone(),
-                None => format!("device {number}"),
-            },
+            Of::Device | Of::Driver | Of::Entry | Of::Exit => {
+                match self.sources.devices.get(&number) {
+                    Some(link) => link.name.clone(),
+                    None => format!("device {number}"),
+                }
+            }
             Of::Protocols | Of::Difference | Of::Number => String::new(),
         }
     }
@@ -436,7 +437,9 @@ impl Watch {
     /// Packets that full sockets of other programs lost.
     fn of_others(&self, of_target: u64) -> Option<String> {
         let others = self.sum(Of::Protocols, BUFFER_FULL).saturating_sub(of_target);
-        (others > 0 && !self.target.is_host()).then(|| {
+        // Counters of the namespace are read a moment after those of sockets.
+        let is_sure = others > of_target / 50;
+        (is_sure && !self.target.is_host()).then(|| {
             let packets = plural(others, "packet");
             format!("sockets of other programs lost {packets}: daqmeter watch alone names them")
         })
@@ -782,7 +785,6 @@ impl Watch {
             reader: None,
             buffer_bytes: 0,
             enough_bytes: 0,
-            bursts: self.intervals.iter().filter(|one| one.lost > 0).count() as u64,
             tries: &[Try::LongerBacklog],
             confirms: &[],
         };
@@ -802,7 +804,6 @@ impl Watch {
             reader: self.timeline.reader(&socket.owner),
             buffer_bytes: socket.state.buffer_bytes.into(),
             enough_bytes: socket.causes.enough(socket.state.buffer_bytes.into()),
-            bursts: socket.causes.bursts,
             tries,
             confirms,
         })
@@ -820,6 +821,11 @@ impl Watch {
                 lost: self.backlog(),
             },
         }
+    }
+
+    /// Intervals in which something was lost.
+    pub(crate) fn losing(&self) -> usize {
+        self.intervals.iter().filter(|one| one.lost > 0).count()
     }
 
     /// Names of the devices at which packets come to the namespace.

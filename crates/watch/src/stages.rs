@@ -4,9 +4,9 @@
 //! Counters have the names of `nstat`, `ip -s link` and `/proc/net/softnet_stat`; reasons those of
 //! `enum skb_drop_reason` (`include/net/dropreason-core.h`).
 
-use daqmeter_record::watched::LossEffect::{self, Lost, Repeated, Unwanted};
+use daqmeter_record::watched::LossEffect::{self, Lost, Repeated, Sent, Unwanted};
 use daqmeter_record::watched::WatchedPlace::{
-    self, Backlog, BeforeThisHost, Card, Driver, Ip, Program, TrafficControl, Transport,
+    self, Backlog, BeforeThisHost, Card, Driver, Exit, Ip, Program, TrafficControl, Transport,
 };
 
 /// Owner of a row's counters.
@@ -17,6 +17,8 @@ pub(crate) enum Of {
     Driver,
     /// The queueing discipline at the entry of a device.
     Entry,
+    /// That at its exit, which is not on the way of what comes in.
+    Exit,
     Cpu,
     /// IP, UDP and TCP of a network namespace.
     Protocols,
@@ -256,8 +258,8 @@ pub(crate) const ROWS: &[Row] = &[
         place: Transport,
         plus: MEMORY,
         reasons: &["PROTO_MEM"],
-        reason: "the memory of all UDP sockets was at its limit",
-        change: "sysctl net.ipv4.udp_mem='... ... PAGES' (three numbers)",
+        reason: "the memory of all UDP sockets, or of a cgroup, was at its limit",
+        change: "sysctl net.ipv4.udp_mem='... ... PAGES' (three numbers), or memory.max of its cgroup",
         ..ROW
     },
     Row {
@@ -324,6 +326,16 @@ pub(crate) const ROWS: &[Row] = &[
         reason: "connections that a program did not accept in time",
         change: "a longer queue: sysctl net.core.somaxconn, and the program's listen()",
         effect: Repeated,
+        ..ROW
+    },
+    Row {
+        place: Exit,
+        of: Of::Exit,
+        plus: &["drops"],
+        reasons: &["QDISC_DROP"],
+        reason: "the queue at the exit of the device was full, or its rate is limited",
+        change: "look at its rate and length: tc -s qdisc show dev {at}",
+        effect: Sent,
         ..ROW
     },
     Row {

@@ -15,12 +15,16 @@ use daqmeter_sys::trial::{Keeper, TrialSetting};
 use crate::causes::Try;
 use crate::ledger::{INTERVAL, Watch, WatchError, Worst};
 
-/// Pairs of a turn without and one with the change.
-const PAIRS: u64 = 8;
+/// Pairs of a turn without and one with the change, after which it is looked if they differ. Where
+/// they do not, as many follow once.
+const PAIRS: usize = 8;
+const LOOKS: usize = 2;
+/// Confidence of one look: both together have 99 %.
+const CONFIDENCE: f64 = 0.995;
 const SHORTEST: Duration = Duration::from_millis(400);
 const LONGEST: Duration = Duration::from_secs(4);
-/// Turns that a burst must fit into, on average.
-const BURSTS: u32 = 2;
+/// Intervals with a loss that a turn has on average, at least.
+const LOSING: u32 = 2;
 /// Time after a change that counts for neither state.
 const SETTLE: Duration = Duration::from_millis(100);
 /// A buffer for which no size was measured, or the largest that is tried.
@@ -177,8 +181,8 @@ impl Watch {
             let note = "nothing to try: no change from outside helps a program that is too slow";
             watched.notes.push(note.to_owned());
         }
-        let bursts = u32::try_from(worst.bursts).unwrap_or(u32::MAX).max(1);
-        let turn = (time * BURSTS / bursts).clamp(SHORTEST, LONGEST);
+        let losing = u32::try_from(self.losing()).unwrap_or(u32::MAX).max(1);
+        let turn = (time * LOSING / losing).clamp(SHORTEST, LONGEST);
         let tries = worst.tries.iter().filter(|_| which.tries).map(|what| (*what, false));
         let confirms = worst.confirms.iter().filter(|_| which.confirms).map(|what| (*what, true));
         for (what, confirms) in tries.chain(confirms) {
@@ -209,7 +213,8 @@ impl Watch {
         is_stopped: impl Fn() -> bool,
     ) -> Result<WatchedTrial, WatchError> {
         let mut pairs: Vec<[TurnCounts; 2]> = Vec::new();
-        'pairs: for pair in 0..PAIRS {
+        let mut less = (-1.0, 1.0);
+        'pairs: for pair in 0..LOOKS * PAIRS {
             let mut found = [TurnCounts::default(); 2];
             let is_changed_first = pair % 2 == 1;
             for is_changed in [is_changed_first, !is_changed_first] {
@@ -234,10 +239,16 @@ impl Watch {
                 };
             }
             pairs.push(found);
+            if pairs.len().is_multiple_of(PAIRS) {
+                let shares: Vec<f64> = pairs.iter().map(|[a, b]| a.share() - b.share()).collect();
+                less = trimmed_interval(&shares, CONFIDENCE)
+                    .map_or(less, |(_, low, high)| (low, high));
+                if less.0 > 0.0 || less.1 < 0.0 {
+                    break;
+                }
+            }
         }
         change.set(false)?;
-        let less: Vec<f64> = pairs.iter().map(|[a, b]| a.share() - b.share()).collect();
-        let (_, less_low, less_high) = trimmed_interval(&less, 0.99).unwrap_or((0.0, -1.0, 1.0));
         let sum = |state: usize| TurnCounts {
             packets: pairs.iter().map(|pair| pair[state].packets).sum(),
             lost: pairs.iter().map(|pair| pair[state].lost).sum(),
@@ -247,8 +258,8 @@ impl Watch {
             turn_ns: whole(turn.as_secs_f64() * 1e9),
             before: sum(0),
             after: sum(1),
-            less_low,
-            less_high,
+            less_low: less.0,
+            less_high: less.1,
             ..WatchedTrial::default()
         })
     }

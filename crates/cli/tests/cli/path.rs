@@ -45,7 +45,11 @@ fn a_path_that_ends_at_a_receiver_is_accounted_for_at_both_ends() {
         let text = format!(
             "title = \"x\"\nblock = \"4KiB\"\nrate = \"1kHz\"\n[source]\nkind = \"memory\"\n[sink]\nkind = \"{transport}\"\nto = \"{to}\"\n"
         );
-        let shown = folder_of("remote.toml", &text).done("path run remote.toml --time 20ms");
+        let folder = folder_of("remote.toml", &text);
+        let shown = folder.done("path run remote.toml --time 20ms --records r.jsonl");
+        let record: Value = serde_json::from_str(&folder.read("r.jsonl")).unwrap();
+        let stages = &record["sections"]["watched"]["stages"];
+        assert!(stages[0]["came_in"].as_u64() >= Some(20), "{stages}");
         assert!(shown.contains("all accounted for in 1 of 1 streams"), "{shown}");
         let has_buffer = shown.contains("UDP        socket buffer: 4 MiB requested");
         assert_eq!(has_buffer, transport == "udp", "{shown}");

@@ -137,11 +137,15 @@ fn lost(watched: &Watched, loss: &WatchedLoss) -> String {
         LossEffect::Lost => "lost",
         LossEffect::Repeated => "dropped, and sent again by the peer",
         LossEffect::Unwanted => "wanted by no program",
+        LossEffect::Sent => "dropped on their way out",
     };
     let place = place(loss.place);
     let at = if loss.at.is_empty() { place.to_owned() } else { format!("{place}, {}", loss.at) };
     let packets = plural(loss.packets, "packet");
-    format!("{at}: {packets} {effect} ({share} %)")
+    match loss.effect {
+        LossEffect::Sent => format!("{at}: {packets} {effect}"),
+        _ => format!("{at}: {packets} {effect} ({share} %)"),
+    }
 }
 
 fn words(watched: &Watched, loss: &WatchedLoss) -> String {
@@ -215,6 +219,7 @@ fn place(place: WatchedPlace) -> &'static str {
         WatchedPlace::Ip => "IP and firewall",
         WatchedPlace::Transport => "UDP and TCP",
         WatchedPlace::Socket => "socket",
+        WatchedPlace::Exit => "exit of this host",
         WatchedPlace::Program => "program",
     }
 }
