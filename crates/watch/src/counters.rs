@@ -39,8 +39,8 @@ pub(crate) struct Sources {
     backlogs: File,
     route: Netlink,
     sockets: Netlink,
-    /// Time of the next list of connections; `None` where they are not read.
-    next_connections: Option<Instant>,
+    /// `None` where connections are not listed.
+    lists: Option<Lists>,
     ethtool: Option<Ethtool>,
     drivers: BTreeMap<u32, Driver>,
     reasons: Option<DropReasons>,
@@ -57,6 +57,15 @@ pub(crate) struct Sources {
 struct Driver {
     counters: DriverCounters,
     used: Vec<(&'static str, Vec<usize>)>,
+}
+
+/// Lists of connections.
+struct Lists {
+    /// One is wanted, not before `next`.
+    is_wanted: bool,
+    next: Instant,
+    /// They go on; else each is asked for.
+    are_paced: bool,
 }
 
 /// Counters and sockets at a moment.
@@ -111,7 +120,11 @@ impl Sources {
             backlogs: open("softnet_stat")?,
             route,
             sockets,
-            next_connections: with_connections.then(Instant::now),
+            lists: with_connections.then(|| {
+                // The sockets of a process are known, so that one may be missing in all lists.
+                let are_paced = pid.is_none();
+                Lists { is_wanted: are_paced, next: Instant::now(), are_paced }
+            }),
             ethtool,
             drivers: BTreeMap::new(),
             reasons: reasons.ok(),
@@ -130,8 +143,8 @@ impl Sources {
         if began.elapsed() <= TOGETHER {
             return Ok(snapshot);
         }
-        if snapshot.has_connections {
-            self.expect_connections();
+        if let Some(lists) = self.lists.as_mut().filter(|_| snapshot.has_connections) {
+            (lists.is_wanted, lists.next) = (true, Instant::now());
         }
         self.read()
     }
@@ -158,21 +171,26 @@ impl Sources {
         let mut of = |kind: &SocketKind| self.sockets.sockets(*kind).unwrap_or_default();
         let mut sockets: Vec<SocketState> = DATAGRAMS.iter().flat_map(&mut of).collect();
         let began = Instant::now();
-        let has_connections = self.next_connections.is_some_and(|next| next <= began);
-        if has_connections {
+        let lists = self.lists.as_mut().filter(|lists| lists.is_wanted && lists.next <= began);
+        let has_connections = lists.is_some();
+        if let Some(lists) = lists {
             sockets.extend(CONNECTIONS.iter().flat_map(of));
             let end = Instant::now();
-            self.next_connections = Some(end + (end - began) * PARTS);
+            (lists.is_wanted, lists.next) = (lists.are_paced, end + (end - began) * PARTS);
         }
         let reasons = self.reasons.as_mut().and_then(|reasons| reasons.read().ok());
         Ok(Snapshot { counts, reasons, sockets, has_connections })
     }
 
-    /// Lists connections at the next snapshot.
-    pub(crate) fn expect_connections(&mut self) {
-        if let Some(next) = &mut self.next_connections {
-            *next = Instant::now();
-        }
+    /// Wants a list of connections, for a socket that is in no list so far.
+    pub(crate) fn want_connections(&mut self) {
+        self.lists.iter_mut().for_each(|lists| lists.is_wanted = true);
+    }
+
+    /// Lists connections at the next snapshot if they are listed all the time.
+    pub(crate) fn end_connections(&mut self) {
+        let paced = self.lists.iter_mut().filter(|lists| lists.are_paced);
+        paced.for_each(|lists| lists.next = Instant::now());
     }
 
     fn devices(&mut self, counts: &mut Counts) -> Result<(), SysError> {

@@ -13,8 +13,8 @@ use daqmeter_sys::bpf::{Flow, Sequence, SequenceTap};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Link, SocketKind, SocketState};
 use daqmeter_sys::symbols::KernelSymbols;
-use daqmeter_sys::tasks::Task;
-use daqmeter_sys::{SysError, namespace};
+use daqmeter_sys::tasks::{OpenTask, Task};
+use daqmeter_sys::{SysError, affinity, namespace};
 
 use crate::causes::{Causes, Try};
 use crate::counters::{Counts, Gain, Snapshot, Sources, add_gains, gain};
@@ -33,6 +33,8 @@ const READS: Duration = Duration::from_millis(50);
 const MAX_INTERVALS: usize = 500;
 /// Most closed sockets that are remembered without a loss.
 const MAX_CLOSED: usize = 1000;
+/// Most connections that are looked at one by one.
+const MAX_CONNECTIONS: usize = 64;
 /// Of `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
 
@@ -55,6 +57,8 @@ pub struct Watch {
     sums: Counts,
     reasons: BTreeMap<&'static str, u64>,
     sockets: BTreeMap<u64, SocketSum>,
+    /// Inodes of the target's sockets that are of no kind that is watched.
+    others: BTreeSet<u32>,
     began: Instant,
     /// Time at which the datagrams that were read were counted.
     read_at: Instant,
@@ -124,6 +128,10 @@ impl Watch {
         if let Some(pid) = pid.filter(|pid| !files.root().join(format!("proc/{pid}")).exists()) {
             return Err(WatchError::NoProcess(pid));
         }
+        // The start takes a CPU for 0.2 s, which must not be one of the target's.
+        let threads = pid.map(|pid| Task::all(files, pid)).unwrap_or_default().into_iter();
+        let cpus = threads.filter_map(|task| Some(OpenTask::of(files, task)?.stat()?.1));
+        affinity::keep_off(&cpus.collect());
         let program = pid.map(|pid| target::name_of(files, pid)).unwrap_or_default();
         let tap = sequence.map(|of| namespace::within(pid, || SequenceTap::open(of)).flatten());
         let tap = tap.transpose()?;
@@ -140,6 +148,7 @@ impl Watch {
             sums: Counts::new(),
             reasons: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            others: BTreeSet::new(),
             began: Instant::now(),
             read_at: Instant::now(),
             timeline: Timeline::new(symbols.range("net_rx_action").unwrap_or(0..0)),
@@ -151,6 +160,8 @@ impl Watch {
         };
         // Drops that a socket has at the beginning are no loss of this time.
         watch.add_sockets(sockets, true);
+        watch.look_for_connections(false);
+        watch.count()?;
         watch.sockets.values_mut().for_each(|socket| socket.drops = 0);
         watch.follow();
         Ok(watch)
@@ -273,7 +284,7 @@ impl Watch {
     pub fn end(&mut self) -> Result<(), WatchError> {
         self.timeline.end();
         self.explain();
-        self.sources.expect_connections();
+        self.sources.end_connections();
         self.count()
     }
 
@@ -299,11 +310,39 @@ impl Watch {
         }
         let sockets = std::mem::take(&mut now.sockets);
         self.add_sockets(sockets, now.has_connections);
+        self.look_for_connections(now.has_connections);
         if let Some(tap) = &mut self.tap {
             self.flows = tap.read()?;
         }
         self.last = now;
         Ok(())
+    }
+
+    /// Looks at the known connections of a process, and wants a list if it has a socket that no list
+    /// has. For each list the kernel goes through all of its places, and holds a CPU for up to 10 ms.
+    fn look_for_connections(&mut self, were_listed: bool) {
+        let Some(pid) = self.target.pid else { return };
+        if !were_listed {
+            let known = self.sockets.values_mut();
+            let open =
+                known.filter(|one| one.is_of_target && one.is_open && one.state.tcp.is_some());
+            for socket in open.take(MAX_CONNECTIONS) {
+                match self.sources.socket(&socket.state) {
+                    Some(now) => socket.add(now),
+                    None => socket.is_open = false,
+                }
+            }
+        }
+        let family = target::family(&self.files, pid);
+        let own = target::owners(&self.files, Some(&family)).into_keys();
+        let known: BTreeSet<u32> = self.sockets.values().map(|one| one.state.inode).collect();
+        let strange: Vec<u32> =
+            own.filter(|inode| !known.contains(inode) && !self.others.contains(inode)).collect();
+        if were_listed {
+            self.others.extend(strange);
+        } else if !strange.is_empty() {
+            self.sources.want_connections();
+        }
     }
 
     fn add_sockets(&mut self, states: Vec<SocketState>, has_connections: bool) {
