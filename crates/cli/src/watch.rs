@@ -57,10 +57,10 @@ pub(crate) struct Arguments {
     says: Option<Regex>,
     /// Try what would avoid the worst loss at a socket, in turns with the state before
     ///
-    /// A larger buffer, or other CPUs for the thread that reads it or for its packets, as the cause
-    /// asks for; or a longer backlog. Each is tried in 16 or 32 turns of 0.4 to 4 s after the watch,
-    /// and put back at the end and after a kill. Packets that change their CPU may come out of
-    /// order. It needs root.
+    /// A larger buffer, or other CPUs for the thread that reads it or for its packets, as the
+    /// cause asks for; or a longer backlog. Each is tried in 16 or 32 turns of 0.4 to 4 s after
+    /// the watch, and put back at the end and after a kill. Packets that change their CPU may
+    /// come out of order. It needs root.
     #[arg(long = "try", conflicts_with = "command")]
     tries: bool,
     /// Confirm the cause of the worst loss: take away what should make the loss larger
