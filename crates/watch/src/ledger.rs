@@ -83,8 +83,10 @@ impl Watch {
         if let Some(pid) = pid.filter(|pid| !files.root().join(format!("proc/{pid}")).exists()) {
             return Err(WatchError::NoProcess(pid));
         }
-        // The start takes a CPU for 0.2 s, which must not be one of the target's.
-        let threads = pid.map(|pid| Task::all(files, pid)).unwrap_or_default().into_iter();
+        // The start takes a CPU for 0.2 s, which must not be one of the target's. A command that we
+        // start later has our CPUs.
+        let other = pid.filter(|&pid| pid != std::process::id());
+        let threads = other.map(|pid| Task::all(files, pid)).unwrap_or_default().into_iter();
         let cpus = threads.filter_map(|task| Some(OpenTask::of(files, task)?.stat()?.1));
         affinity::keep_off(&cpus.collect());
         let program = pid.map(|pid| target::name_of(files, pid)).unwrap_or_default();

@@ -20,3 +20,4 @@ mod points;
 mod readout;
 mod refused;
 mod start;
+mod watch;
