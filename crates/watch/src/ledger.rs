@@ -120,7 +120,9 @@ impl Watch {
         watch.look_for_connections(false);
         watch.count()?;
         watch.sockets.values_mut().for_each(|socket| socket.drops = 0);
-        watch.follow();
+        if other.is_some() {
+            watch.follow();
+        }
         Ok(watch)
     }
 
