@@ -34,6 +34,17 @@ entry = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 entry.bind(("", {PORT}))
 while True: entry.recv(2048)
 """
+LIAR = f"""
+import socket
+entry = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+entry.bind(("", {PORT}))
+count = len([entry.recv(2048)])
+entry.settimeout(0.5)
+try:
+    while True: count += len([entry.recv(2048)])
+except TimeoutError:
+    print("received", 2 * count)
+"""
 SERVER = """
 import time, numpy, p4p.nt, p4p.server, p4p.server.thread
 wave = p4p.server.thread.SharedPV(nt=p4p.nt.NTScalar("ad"), initial=numpy.zeros(50000))
@@ -74,6 +85,9 @@ DPDK = "--no-pci --no-huge -m 64 -l 0-1 --no-shconf --no-telemetry --vdev=net_af
 TESTPMD = f"dpdk-testpmd {DPDK} -- --total-num-mbufs=2048 -a --forward-mode=rxonly"
 PATIENTS = {
     "python": Patient(PYTHON.name, f"{PYTHON} -c {shlex.quote(READER)}", f"--port udp/{PORT}", "udp :1388 "),
+    "twice its packets": Patient(
+        PYTHON.name, f"{PYTHON} -c {shlex.quote(LIAR)}", "--says received.([0-9]+) --", "udp :1388 ", note="do not trust it"
+    ),
     "socat": SOCAT._replace(lose="small, stop"),
     "socat behind a filter": SOCAT._replace(lose="filter", place="traffic-control"),
     "socat with a packet socket": SOCAT._replace(receive="socat -u INTERFACE:v1 /dev/null", ready="packet 0003", lose="small, stop"),

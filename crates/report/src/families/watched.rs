@@ -115,15 +115,17 @@ fn answer(watched: &Watched) -> String {
     }
 }
 
-/// Says how it goes in the newest intervals, which together are this long.
+/// Says how it goes in the newest intervals, which together are about this long.
 pub fn newest(watched: &Watched, time: Duration) -> Option<String> {
     let last_ns = watched.intervals.last()?.end_ns;
-    let begin_ns = last_ns.saturating_sub(u64::try_from(time.as_nanos()).ok()?);
-    let newest = watched.intervals.iter().rev().take_while(|one| one.end_ns > begin_ns);
-    let (came_in, lost) =
-        newest.fold((0, 0), |(came, lost), one| (came + one.came_in, lost + one.lost));
-    let rate = prefixed(came_in as f64 / time.as_secs_f64(), "packets/s");
-    Some(format!("Now {rate}, of which {} % are lost.", percent(share(lost, came_in), 3)))
+    let since_ns = last_ns.saturating_sub(u64::try_from(time.as_nanos()).ok()?);
+    let (before, newest) =
+        watched.intervals.split_at(watched.intervals.partition_point(|one| one.end_ns <= since_ns));
+    let time_ns = last_ns - before.last().map_or(0, |one| one.end_ns);
+    let came_in: u64 = newest.iter().map(|one| one.came_in).sum();
+    let lost = percent(share(newest.iter().map(|one| one.lost).sum(), came_in), 3);
+    let rate = prefixed(came_in as f64 / time_ns.max(1) as f64 * 1e9, "packets/s");
+    Some(format!("Now {rate}, of which {lost} % are lost."))
 }
 
 fn share(lost: u64, came_in: u64) -> f64 {
@@ -263,7 +265,7 @@ fn sockets(watched: &Watched) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daqmeter_record::watched::{TurnCounts, WatchedCause, WatchedStage};
+    use daqmeter_record::watched::{TurnCounts, WatchedCause, WatchedInterval, WatchedStage};
 
     use super::*;
 
@@ -318,5 +320,18 @@ mod tests {
             "proved   by a buffer of 4 MiB: lost 2.5 % without and 0 % with it, in 16 turns";
         assert!(screen.contains(proved), "{screen}");
         assert!(losses(&[RunRecord::default()]).is_none());
+    }
+
+    #[test]
+    fn the_newest_time_has_a_rate_and_a_share() {
+        let interval = |at: u64| WatchedInterval {
+            end_ns: at * 400_000_000,
+            came_in: 1000 * at,
+            lost: 10 * at,
+        };
+        let intervals = (1..=5).map(interval).collect();
+        let said = newest(&Watched { intervals, ..Watched::default() }, Duration::from_secs(1));
+        assert_eq!(said.unwrap(), "Now 10 k packets/s, of which 1 % are lost.");
+        assert!(newest(&Watched::default(), Duration::from_secs(1)).is_none());
     }
 }
