@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import random
+import shlex
 import signal
 import socket
 import struct
@@ -114,7 +115,7 @@ class Host:
         """Sends words, if any; returns the answer."""
         if words:
             self.pipe.send(words)
-        assert self.pipe.poll(20), "a host does not answer"
+        assert self.pipe.poll(50), "a host does not answer"
         return self.pipe.recv()
 
 
@@ -250,7 +251,7 @@ class Bench:
     def watch(self, target: str, watch_s: float = WATCH_S) -> tuple[subprocess.Popen, float]:
         """Starts daqmeter; returns when it has counted once, and with the time of that."""
         words = ("" if target.startswith("--pid") else self.receiver.inside) + f"{DAQMETER} watch --time {watch_s}s --json {target}"
-        watch = subprocess.Popen(words.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        watch = subprocess.Popen(shlex.split(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         until(f"{words} counts", lambda: watch.poll() is not None or "nanosleep" in Path(f"/proc/{watch.pid}/wchan").read_text())
         assert watch.poll() is None, f"{words} does not begin: {watch.communicate()}"
         began = time.monotonic()
@@ -395,7 +396,7 @@ class Bench:
                 lost[what] = self.receiver.ask("end")[1]
             self.receiver.ask(work_us, buffer_bytes, {1})
             before = self.settings()
-            self.sender.pipe.send((per_s, 32.0))
+            self.sender.pipe.send((per_s, 45.0))
             words = f"{DAQMETER} watch --pid {pid} --time 1s --try --confirm --json"
             done = subprocess.run(words.split(), stdout=subprocess.PIPE, text=True, timeout=60)
             section = json.loads(done.stdout.splitlines()[-1])["sections"]["watched"]

@@ -23,7 +23,7 @@ const LOOKS: usize = 2;
 const CONFIDENCE: f64 = 0.995;
 const SHORTEST: Duration = Duration::from_millis(400);
 const LONGEST: Duration = Duration::from_secs(4);
-/// Intervals with a loss that a turn has on average, at least.
+/// Bursts, or intervals with a loss, that a turn has on average.
 const LOSING: u32 = 2;
 /// Time after a change that counts for neither state.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -181,7 +181,8 @@ impl Watch {
             let note = "nothing to try: no change from outside helps a program that is too slow";
             watched.notes.push(note.to_owned());
         }
-        let losing = u32::try_from(self.losing()).unwrap_or(u32::MAX).max(1);
+        let losing = worst.bursts.max(self.losing() as u64);
+        let losing = u32::try_from(losing).unwrap_or(u32::MAX).max(1);
         let turn = (time * LOSING / losing).clamp(SHORTEST, LONGEST);
         let tries = worst.tries.iter().filter(|_| which.tries).map(|what| (*what, false));
         let confirms = worst.confirms.iter().filter(|_| which.confirms).map(|what| (*what, true));

@@ -44,6 +44,7 @@ pub(crate) struct Worst {
     pub(crate) reader: Option<(Task, u32)>,
     pub(crate) buffer_bytes: u64,
     pub(crate) enough_bytes: u64,
+    pub(crate) bursts: u64,
     pub(crate) tries: &'static [Try],
     pub(crate) confirms: &'static [Try],
 }
@@ -247,6 +248,7 @@ impl Watch {
             reader: None,
             buffer_bytes: 0,
             enough_bytes: 0,
+            bursts: 0,
             tries: &[Try::LongerBacklog],
             confirms: &[],
         };
@@ -266,6 +268,7 @@ impl Watch {
             reader: self.timeline.reader(&socket.owner),
             buffer_bytes: socket.state.buffer_bytes.into(),
             enough_bytes: socket.causes.enough(socket.state.buffer_bytes.into()),
+            bursts: socket.causes.bursts,
             tries,
             confirms,
         })
