@@ -349,8 +349,6 @@ impl Watch {
             .collect();
         sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
         let hidden = self.hidden(&stages);
-        let of_sockets = losses.iter().filter(|loss| loss.place == WatchedPlace::Socket);
-        let others = self.of_others(of_sockets.map(|loss| loss.packets).sum());
         Watched {
             target: self.name(),
             watch_ns: whole(self.began.elapsed().as_secs_f64() * 1e9),
@@ -364,7 +362,7 @@ impl Watch {
                 .iter()
                 .cloned()
                 .chain(self.closed())
-                .chain(others)
+                .chain(self.of_others())
                 .chain(self.late())
                 .collect(),
         }

@@ -127,12 +127,12 @@ impl Watch {
         }
     }
 
-    /// Packets that full sockets of other programs lost.
-    pub(super) fn of_others(&self, of_target: u64) -> Option<String> {
-        let others = self.sum(Of::Protocols, BUFFER_FULL).saturating_sub(of_target);
-        // Counters of the namespace are read a moment after those of sockets.
-        let is_sure = others > of_target / 50;
-        (is_sure && !self.target.is_host()).then(|| {
+    /// Packets that open sockets of other programs lost.
+    pub(super) fn of_others(&self) -> Option<String> {
+        let others =
+            self.sockets.values().filter(|one| !one.is_of_target && one.state.tcp.is_none());
+        let others: u64 = others.map(|socket| socket.drops).sum();
+        (others > 0).then(|| {
             let packets = plural(others, "packet");
             format!("sockets of other programs lost {packets}: daqmeter watch alone names them")
         })
