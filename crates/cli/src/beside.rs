@@ -12,7 +12,6 @@ use daqmeter_sys::host::Files;
 use daqmeter_watch::{INTERVAL, Target, Watch};
 
 /// A watch of this process in a thread, until it is ended or dropped.
-#[derive(Default)]
 pub(crate) struct OwnWatch {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Option<Watched>>>,

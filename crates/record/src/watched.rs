@@ -15,7 +15,7 @@ pub struct Watched {
     pub stages: Vec<WatchedStage>,
     /// Losses, the largest first.
     pub losses: Vec<WatchedLoss>,
-    /// The same time in parts, in order.
+    /// Counts of each part of the time, in order.
     pub intervals: Vec<WatchedInterval>,
     /// Sockets of the target, those that dropped most first.
     pub sockets: Vec<WatchedSocket>,

@@ -502,7 +502,7 @@ impl Compared {
             _ if self.points.is_empty() && !self.losses.is_empty() => {
                 let differ = self.losses.iter().filter(|loss| loss.differs()).count();
                 let all = self.losses.len();
-                return format!("another share is lost by {differ} of {all} watched programs");
+                return format!("the loss differs for {differ} of {all} watched programs");
             }
             _ if self.points.is_empty() => return "A and B have no point in common".to_owned(),
             (0, 0) if self.conclusion == Conclusion::NotComparable => {

@@ -66,7 +66,7 @@ impl ComparedLoss {
             true if self.more_at_least() > 0.0 => "loses more in B".to_owned(),
             true => "loses less in B".to_owned(),
             false => format!(
-                "loses no more in B, by no more than {} % of its packets",
+                "loses at most {} % more of its packets in B",
                 percent(self.more_at_most().max(0.0), 2)
             ),
         };
@@ -197,7 +197,7 @@ mod tests {
         assert!(said([10, 30], [0, 0]).text().contains("loses less in B: 0 % (0 to 0.0092)"));
         let same = said([10, 30], [12, 29]);
         assert!(!same.differs() && same.more_at_most() < 0.01, "{same:?}");
-        assert!(same.text().contains("loses no more in B, by no more than 0."), "{}", same.text());
+        assert!(same.text().contains("loses at most 0."), "{}", same.text());
         // One burst of many intervals says little about the next watch.
         let burst = || {
             let mut record = watched([0, 0]);

@@ -169,8 +169,8 @@ fn text_of(
     let call = || path.display().to_string();
     let before = std::fs::read_to_string(path).map_err(failed(call()))?.trim().to_owned();
     let file = File::options().write(true).open(path).map_err(failed(call()))?;
-    let strange = || failed(call())(io::Error::other(format!("`{before}` is no number")));
-    let after = change(&before).ok_or_else(strange)?;
+    let not_a_number = || failed(call())(io::Error::other(format!("`{before}` is not a number")));
+    let after = change(&before).ok_or_else(not_a_number)?;
     Ok((file, [before, after]))
 }
 
@@ -286,7 +286,7 @@ mod tests {
         assert!(files.text(&path).unwrap().starts_with("1000"));
         let (_root, files) = crate::host::root_with(&[(&path, "many\n")]);
         let error = TrialSetting::larger(&files, name, 10).unwrap_err().to_string();
-        assert!(error.contains("`many` is no number"), "{error}");
+        assert!(error.contains("`many` is not a number"), "{error}");
     }
 
     #[test]

@@ -363,7 +363,7 @@ impl Causes {
         Some([row.tries, row.confirms])
     }
 
-    /// True if most was lost because nobody reads the socket.
+    /// True if the socket lost most packets because no thread reads it.
     pub(crate) fn is_unread(&self) -> bool {
         let most = self.found.values().max_by_key(|cause| cause.packets);
         most.is_some_and(|cause| cause.cause == UNREAD)
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_and_a_stopped_program_are_told_apart() {
+    fn a_socket_without_a_reader_and_a_stopped_program_have_causes_of_their_own() {
         let seen = Evidence {
             run: 0.0,
             wait: 0.0,

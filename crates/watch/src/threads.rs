@@ -101,7 +101,7 @@ impl Thread {
         self.looks = self.looks.wrapping_add(1);
         let is_saved = is_quiet && !self.looks.is_multiple_of(QUIET);
         let mut doing = if is_saved { Doing::Hidden } else { self.open.doing() };
-        // Who waits for data that is there was stopped.
+        // A thread that waits although data are there was stopped.
         if !is_quiet && doing != Doing::Ready && self.open.is_stopped() {
             doing = Doing::Stopped;
         }

@@ -83,11 +83,11 @@ impl Watch {
         let family = target::family(&self.files, pid);
         let own = target::owners(&self.files, Some(&family)).into_keys();
         let known: BTreeSet<u32> = self.sockets.values().map(|one| one.state.inode).collect();
-        let strange: Vec<u32> =
+        let unknown: Vec<u32> =
             own.filter(|inode| !known.contains(inode) && !self.others.contains(inode)).collect();
         if were_listed {
-            self.others.extend(strange);
-        } else if !strange.is_empty() {
+            self.others.extend(unknown);
+        } else if !unknown.is_empty() {
             self.sources.want_connections();
         }
     }
