@@ -15,7 +15,7 @@ use crate::boot::{Boot, device_tree, judge};
 use crate::debian::{Kernel, arm_busybox};
 use crate::files::{Initrd, folder, rows, tail, timed};
 use crate::mesh;
-use crate::shell::{left_out, line, program, root, rust_target, target};
+use crate::shell::{left_out, line, program, root, target};
 
 pub(crate) use modules::source;
 pub(crate) use patched::static_policies;
@@ -24,9 +24,6 @@ pub(crate) use pollution::pollution;
 /// A PC. qemu64 has neither ERMS nor FSRM: the string instruction is then not emulated byte by
 /// byte.
 const PC: &str = "qemu-system-x86_64 -machine q35 -cpu qemu64 -m 1536";
-
-/// Architecture of the Arm machines; their programs are files without libraries.
-const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,7 +61,7 @@ pub(crate) fn prepare() -> Result<()> {
     for_pcs()?;
     timed("layout of the border, C against Rust", modules::layout)?;
     timed("checkpatch", modules::style)?;
-    timed("the guest's programs", programs)?;
+    timed("the guest's program", programs)?;
     for (series, arch) in [("6.1", "amd64"), ("6.12", "amd64"), ("6.1", "arm64")] {
         let kernel = Kernel::fetch(series, arch)?;
         timed(&format!("{series} {arch}: modules"), || modules::build(&kernel))?;
@@ -72,19 +69,9 @@ pub(crate) fn prepare() -> Result<()> {
     pollution::plugin()
 }
 
-/// Builds the tool and the guest's test program together: libraries of equal features are compiled
-/// once.
+/// Builds the guest's test program with the packages and features of the tests, which have it.
 fn programs() -> Result<()> {
-    const GUEST: &str = "-p daqmeter-cli -p daqmeter-sys --example kmod_guest";
-    line("cargo build --release --quiet").words(GUEST).arg("--bins").run()?;
-    rust_target(ARM_TARGET)?;
-    line("cargo build --release --quiet")
-        .words(GUEST)
-        .arg("--target")
-        .arg(ARM_TARGET)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
-        .run()
+    line("cargo build --quiet --workspace --example kmod_guest").run()
 }
 
 /// Boots every machine after [`prepare`], or those with `only` in their name.
@@ -148,11 +135,11 @@ fn tree(qemu: &str, slower: &str) -> Result<PathBuf> {
 /// Returns the initial file system of a machine with the programs and the modules.
 fn initrd(name: &str, kernel: &Kernel, script: &str) -> Result<Initrd> {
     let (busybox, tool, built) = match &*kernel.arch {
-        "amd64" => (PathBuf::from("/bin/busybox"), program(), target()),
-        _ => (arm_busybox()?, mesh::daqmeter(), target().join(ARM_TARGET)),
+        "amd64" => (PathBuf::from("/bin/busybox"), program(), target().join("debug")),
+        _ => (arm_busybox()?, mesh::built().join("daqmeter"), mesh::built()),
     };
     let initrd = Initrd::new(name, &busybox, script)?;
-    for program in [tool, built.join("release/examples/kmod_guest")] {
+    for program in [tool, built.join("examples/kmod_guest")] {
         initrd.take(&program.file_name().unwrap_or_default().to_string_lossy(), &program)?;
         if kernel.arch == "amd64" {
             initrd.take_libraries(line("ldd").arg(program), "/".as_ref())?;

@@ -14,7 +14,7 @@ use daqmeter_pmu::emulated::{Emulator, Happening, Image, RegisterMemory};
 use daqmeter_record::Mesh;
 use serde_json::{Value, json};
 
-use super::{arm_ldd, daqmeter, perf};
+use super::{arm_ldd, built, perf};
 use crate::boot::device_tree;
 use crate::debian::{Kernel, arm_busybox};
 use crate::files::{Initrd, folder, tail};
@@ -318,7 +318,7 @@ fn interrupt_controller(qmp: &mut Control) -> Result<String> {
 
 fn initrd(name: &str, kernel: &Kernel) -> Result<std::path::PathBuf> {
     let initrd = Initrd::new(name, &arm_busybox()?, SCRIPT)?;
-    initrd.take("bin/daqmeter", &daqmeter())?;
+    initrd.take("bin/daqmeter", &built().join("daqmeter"))?;
     initrd.take("bin/perf", &perf()?)?;
     initrd.take_libraries(arm_ldd(&perf()?), &folder().join("perf"))?;
     for module in ["virtio", "virtio_ring", "virtio_mmio", "virtio_blk", "arm-cmn"] {

@@ -18,13 +18,14 @@ use crate::shell::{Line, line, rust_target, target};
 
 const TARGET: &str = "aarch64-unknown-linux-musl";
 
-/// Builds the static tool for the guest's architecture, with Rust's own linker instead of a cross
-/// compiler.
+/// Builds the static tool and the test program of the kernel modules for the guest's architecture,
+/// with Rust's own linker instead of a cross compiler.
 pub(crate) fn build() -> Result<()> {
     rust_target(TARGET)?;
     // Emulated CPUs are slow: a quick build matters more. The guest keeps the program in its 256
     // MiB, packed and unpacked. Debug assertions are off, as in the released program.
-    line("cargo build --quiet -p daqmeter-cli --target")
+    line("cargo build --quiet -p daqmeter-cli -p daqmeter-sys --bins --example kmod_guest")
+        .arg("--target")
         .arg(TARGET)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld")
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
@@ -36,8 +37,9 @@ pub(crate) fn build() -> Result<()> {
         .run()
 }
 
-pub(crate) fn daqmeter() -> PathBuf {
-    target().join(TARGET).join("debug/daqmeter")
+/// Folder of the programs that were built.
+pub(crate) fn built() -> PathBuf {
+    target().join(TARGET).join("debug")
 }
 
 /// Fetches Debian's perf with all that it depends on; returns the program.
