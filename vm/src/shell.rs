@@ -186,11 +186,11 @@ pub fn rust_target(triple: &str) -> Result<()> {
 }
 
 /// Programs that CI starts, and Debian's packages that have them.
-const PROGRAMS: &str = "aarch64-linux-gnu-gcc ansible-playbook arv-camera-test-0.8 busybox chromium clush cpio dmsetup dpdk-testpmd dpkg-deb \
+const PROGRAMS: &str = "aarch64-linux-gnu-gcc ansible-playbook arv-camera-test-0.8 busybox chromium clush cpio dmsetup dpdk-testpmd dpkg-deb dropwatch \
      fdtput g++ gcc-12 identify ip iperf3 make mkfs.ext4 mkfs.xfs munged nft qemu-aarch64-static qemu-system-aarch64 qemu-system-x86_64 sbatch \
      slurmctld slurmd socat sparse sshd tc xz";
 const PACKAGES: &str = "ansible-core aravis-tools clustershell gcc-aarch64-linux-gnu libc6-dev-arm64-cross chromium cpio dmsetup dpdk-dev \
-     dpkg e2fsprogs g++ gcc-12 device-tree-compiler imagemagick iperf3 iproute2 make munge nftables openssh-client openssh-server \
+     dpkg dropwatch e2fsprogs g++ gcc-12 device-tree-compiler imagemagick iperf3 iproute2 make munge nftables openssh-client openssh-server \
      python3-venv qemu-user-static qemu-system-arm qemu-system-x86 slurm-client slurmctld slurmd socat sparse xfsprogs xz-utils";
 
 /// Installs the packages if a program is missing.

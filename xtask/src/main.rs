@@ -34,6 +34,7 @@ cargo xtask copy-vm --static     the patched kernel with static policies, built 
 cargo xtask copy-vm --pollution  the whole pollution study under a cache model
 cargo xtask pmu-vm [NAME]   the mesh's PMU on emulated registers, under Debian's kernels in QEMU
 cargo xtask faults-vm       a disk that becomes slower, a network that loses packets, in QEMU
+cargo xtask losses-vm       what `daqmeter watch` says of losses, against dropwatch, under Debian's kernels in QEMU
 cargo xtask topology-vm     a short survey on a machine of several sockets, threads, NUMA nodes, in QEMU
 
 Parts of CI's steps:
@@ -64,8 +65,8 @@ fn main() -> ExitCode {
         ["page", path] => page::check(path.as_ref()),
         ["links", folder] => links::check(folder.as_ref()),
         [
-            name @ ("copy-vm" | "pmu-vm" | "topology-vm" | "faults-vm" | "peers" | "readout"
-            | "paths" | "launch"),
+            name @ ("copy-vm" | "pmu-vm" | "topology-vm" | "faults-vm" | "losses-vm" | "peers"
+            | "readout" | "paths" | "launch"),
         ] => daqmeter_vm::run(name, ""),
         [name @ ("copy-vm" | "pmu-vm"), only] => daqmeter_vm::run(name, only),
         _ => {
