@@ -76,7 +76,8 @@ class Patient(NamedTuple):
 
 
 SOCAT = Patient("socat", f"socat -u UDP4-RECV:{PORT} /dev/null", "--pid {pid}", "udp :1388 ")
-IPERF = Patient("iperf3", "iperf3 -s -1 --json", "--", "tcp6 :1451 ", f"iperf3 -u -c {ADDRESS} -l 1000 -t 1 -b {{rate}}")
+SAYS_LOST = "--says lost_packets.:.(?P<lost>[0-9]+)"
+IPERF = Patient("iperf3", "iperf3 -s -1 --json", f"{SAYS_LOST} --", "tcp6 :1451 ", f"iperf3 -u -c {ADDRESS} -l 1000 -t 1 -b {{rate}}", note="the program says it lost")
 CAMERA = Patient("arv-camera-test", "", "--", "udp 02004E0A:", peer="arv-fake-gv-camera-0.8 -i 10.78.0.1")
 ARAVIS = "arv-camera-test-0.8 -r --duration=1 -f 10 "
 SPEAD = Patient("spead2_recv.py", f"{TOOLS}/spead2_recv.py {ADDRESS}:{PORT} --buffer {{bytes}}", "--says packets:.([0-9]+) --", "udp :1388 ")
@@ -92,7 +93,7 @@ PATIENTS = {
     "socat behind a filter": SOCAT._replace(lose="filter", place="traffic-control"),
     "socat with a packet socket": SOCAT._replace(receive="socat -u INTERFACE:v1 /dev/null", ready="packet 0003", lose="small, stop"),
     "iperf3": IPERF,
-    "iperf3 behind a limit": IPERF._replace(target="--port udp/5201 --sequence offset=8,bytes=4,big --", lose="limit", place="before-this-host"),
+    "iperf3 behind a limit": IPERF._replace(target=f"--port udp/5201 --sequence offset=8,bytes=4,big {SAYS_LOST} --", lose="limit", place="before-this-host"),
     "spead2": SPEAD._replace(
         send=f"{TOOLS}/spead2_send.py --heap-size 200000 --rate 0.2 {ADDRESS}:{PORT} --heaps {{heaps}}", note="which is what it read"
     ),
@@ -100,7 +101,7 @@ PATIENTS = {
     # It reads a ring beside its socket of UDP, which stays full.
     "aravis with a ring": CAMERA._replace(receive=f"{ARAVIS} -w 128 -h 128", place="", has_ring=True),
     "p4p": P4P._replace(peer=f"{PYTHON} -c {shlex.quote(SERVER)}", lose="small, stop"),
-    "testpmd": Patient("dpdk-testpmd", TESTPMD, "--pid {pid}", "packet 0003", lose="small, stop", place="", has_ring=True),
+    "testpmd": Patient("dpdk-testpmd", TESTPMD, "--pid {pid}", "packet 0003", lose="small, stop"),
 }
 def packets_dropped(pid: int) -> int:
     """What the packet sockets of a process dropped, also those with a ring; the kernel begins again at zero."""
@@ -172,13 +173,14 @@ class Trial:
             if not patient.peer and time.monotonic() > began + watch_s - 0.1:
                 return None
             dropped, of_packets = (sum(map(int, re.findall(r",d([0-9]+)", self.at.on(f"ss -H{kind}anm")))) for kind in "u0")
-            of_packets = max(of_packets, packets_dropped(pid))  # ss does not see drops of a ring
         output, said = watch.communicate(timeout=70)
+        if not is_command:
+            of_packets = max(of_packets, packets_dropped(pid))  # ss does not see drops of a ring
         own, _, answer = output.rstrip().rpartition("\n")
 
         counters, section = json.loads(self.at.on("nstat -asjz"))["kernel"], json.loads(answer)["sections"]["watched"]
         datagrams, full = (counters[f"Udp{name}"] + counters[f"Udp6{name}"] for name in ("InDatagrams", "RcvbufErrors"))
-        truth = {"socket": (full if patient.place else 0) + (0 if patient.has_ring else of_packets), "traffic-control": filtered(), "before-this-host": 0}
+        truth = {"socket": (full if patient.place else 0) + of_packets, "traffic-control": filtered(), "before-this-host": 0}
         found, at_socket, of_own = dict.fromkeys(truth, 0), [], True
         for loss in section["losses"]:
             found[loss["place"]] = found.get(loss["place"], 0) + (loss["packets"] if loss["effect"] == "lost" else 0)

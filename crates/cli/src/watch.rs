@@ -12,9 +12,9 @@ use daqmeter_record::{Counter, EngineInfo, Sections, Workload};
 use daqmeter_report::watched;
 use daqmeter_sys::bpf::Sequence;
 use daqmeter_sys::host::Files;
-use daqmeter_watch::{INTERVAL, LocalPort, Target, Trials, Watch, sequence};
+use daqmeter_watch::{INTERVAL, LocalPort, Said, Target, Trials, Watch, sequence};
 
-use regex_lite::Regex;
+use regex_lite::{Match, Regex};
 
 use crate::arguments::duration;
 use crate::command::{end, start};
@@ -51,8 +51,9 @@ pub(crate) struct Arguments {
     time: Option<Duration>,
     /// Number in the command's output to hold against the kernel's count: packets that it received
     ///
-    /// A regular expression; its first group is the number, as in 'received ([0-9]+)'. The last one
-    /// counts.
+    /// A regular expression; its first group is the number, as in 'received ([0-9]+)'. A group
+    /// called lost is what the command lost, as in `'lost (?P<lost>[0-9]+)'`, and one called
+    /// received may stand beside it. The last numbers count.
     #[arg(long, value_name = "REGEX", value_parser = says, requires = "command")]
     says: Option<Regex>,
     /// Try what would avoid the worst loss at a socket, in turns with the state before
@@ -136,12 +137,11 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     let mut target = Target { pid: arguments.pid.or(own), port: arguments.port };
     let mut watch =
         Watch::open(&Files::default(), target, arguments.sequence()?).map_err(Failure::refused)?;
-    let is_heard = arguments.says.is_some();
-    let output = if is_heard { Stdio::piped() } else { Stdio::inherit() };
+    let output = if arguments.says.is_some() { Stdio::piped() } else { Stdio::inherit() };
     let mut program = start(&arguments.command, output)?;
-    if let Some(program) = &program {
+    if let Some((program, command)) = program.as_ref().zip(arguments.command.first()) {
         target.pid = Some(program.id());
-        watch.follow_process(program.id());
+        watch.follow_process(program.id(), command);
     }
     let heard =
         program.as_mut().and_then(|program| program.stdout.take()).zip(arguments.says.clone());
@@ -184,9 +184,9 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
         .for_each(|terminal| drop(terminal.clear_screen().and_then(|()| terminal.flush())));
     watch.end().map_err(Failure::tool)?;
     let status = program.map(end).transpose()?;
-    let said = heard.and_then(|heard| heard.join().ok()).flatten();
+    let said: Option<Said> = heard.and_then(|heard| heard.join().ok());
     let mut watched = watch.so_far();
-    if is_heard {
+    if let Some(said) = said {
         watch.hold_against(said, &mut watched);
     }
     let trials = Trials { tries: arguments.tries, confirms: arguments.confirm };
@@ -210,13 +210,19 @@ pub(crate) fn run(arguments: &Arguments) -> Ended {
     Ok(code)
 }
 
-/// Passes a command's output on. Returns the number that matched last.
-fn hear(output: ChildStdout, says: &Regex) -> Option<u64> {
-    let (mut output, mut line, mut said) = (BufReader::new(output), Vec::new(), None);
+/// Passes a command's output on. Returns the numbers that matched last.
+fn hear(output: ChildStdout, says: &Regex) -> Said {
+    let (mut output, mut line, mut said) = (BufReader::new(output), Vec::new(), Said::default());
+    let is_named = says.capture_names().flatten().next().is_some();
     while next_line(&mut output, &mut line).is_ok_and(|is_line| is_line) {
         let text = String::from_utf8_lossy(&line);
-        let found = says.captures(&text).and_then(|found| found.get(1).or(found.get(0)));
-        said = found.and_then(|found| found.as_str().parse().ok()).or(said);
+        if let Some(found) = says.captures(&text) {
+            let first =
+                if is_named { found.name("received") } else { found.get(1).or(found.get(0)) };
+            let number = |found: Option<Match>| found.and_then(|found| found.as_str().parse().ok());
+            said.received = number(first).or(said.received);
+            said.lost = number(found.name("lost")).or(said.lost);
+        }
         // A closed pipe does not end the watch.
         let _ = emit(&format!("{}\n", text.trim_end()));
     }
@@ -224,7 +230,11 @@ fn hear(output: ChildStdout, says: &Regex) -> Option<u64> {
 }
 
 fn says(text: &str) -> Result<Regex, String> {
-    Regex::new(text).map_err(|error| format!("{error}: write 'received ([0-9]+)'"))
+    let says = Regex::new(text).map_err(|error| format!("{error}: write 'received ([0-9]+)'"))?;
+    match says.capture_names().flatten().find(|name| !["received", "lost"].contains(name)) {
+        Some(name) => Err(format!("a group is called `{name}`: received or lost")),
+        None => Ok(says),
+    }
 }
 
 fn code(watched: &Watched, target: Target) -> ExitCode {

@@ -186,8 +186,8 @@ pub struct WatchedSocket {
     /// Most memory that was seen in use, in bytes.
     pub most_filled_bytes: u64,
     pub drops: u64,
-    /// A ring that it shares with its program takes its packets, and drops some without a counter
-    /// for others.
+    /// A ring that it shares with its program takes its packets, and not all that it dropped are
+    /// known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_ring: bool,
 }

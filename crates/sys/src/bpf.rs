@@ -5,6 +5,8 @@
 //! aya and libbpf-rs bring a compiler of programs or a C library; the programs here are tables of
 //! instructions. Layouts from `include/uapi/linux/bpf.h`.
 
+mod rings;
+
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
@@ -19,11 +21,16 @@ use crate::host::{Files, parse_cpu_list};
 use crate::symbols::KernelSymbols;
 use crate::{SysError, failed};
 
+pub use self::rings::RingDrops;
+
 const MAP_CREATE: u32 = 0;
 const MAP_LOOKUP: u32 = 1;
 const MAP_NEXT_KEY: u32 = 4;
 const PROGRAM_LOAD: u32 = 5;
 const RAW_TRACEPOINT_OPEN: u32 = 17;
+/// Helper `bpf_probe_read_kernel`, and the register of the stack.
+const PROBE_READ_KERNEL: i32 = 113;
+const STACK: u8 = 10;
 const MAP_PER_CPU_ARRAY: u32 = 6;
 const PROGRAM_RAW_TRACEPOINT: u32 = 17;
 
@@ -68,13 +75,13 @@ impl BpfAttributes {
 /// `union bpf_attr` says.
 unsafe fn bpf(
     command: u32,
-    attributes: &BpfAttributes,
+    attributes: &mut BpfAttributes,
     call: &str,
 ) -> Result<libc::c_long, SysError> {
     let bytes = size_of::<BpfAttributes>();
     // SAFETY: the attributes are valid for their size, the addresses in them are the caller's.
     let done =
-        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), bytes) };
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), bytes) };
     if done < 0 { Err(SysError::last(call)) } else { Ok(done) }
 }
 
@@ -82,11 +89,11 @@ unsafe fn bpf(
 /// As [`bpf`]; the command returns a descriptor.
 unsafe fn bpf_open(
     command: u32,
-    attributes: &BpfAttributes,
+    mut attributes: BpfAttributes,
     call: &str,
 ) -> Result<OwnedFd, SysError> {
     // SAFETY: the caller's.
-    let fd = unsafe { bpf(command, attributes, call) }?;
+    let fd = unsafe { bpf(command, &mut attributes, call) }?;
     // SAFETY: the kernel just made the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).expect("a descriptor")) })
 }
@@ -161,7 +168,7 @@ impl DropReasons {
         let attributes = attributes.with(0, c"kfree_skb".as_ptr());
         // SAFETY: the name ends with a zero byte.
         let tracepoint =
-            unsafe { bpf_open(RAW_TRACEPOINT_OPEN, &attributes, "watch skb:kfree_skb") }?;
+            unsafe { bpf_open(RAW_TRACEPOINT_OPEN, attributes, "watch skb:kfree_skb") }?;
         Ok(DropReasons {
             places,
             map,
@@ -190,8 +197,6 @@ fn counts_drops(
     unspecified: u32,
     functions: &[Function],
 ) -> Vec<Instruction> {
-    const STACK: u8 = 10;
-    const READ_KERNEL: i32 = 113;
     let mut program = vec![
         instruction(0xBF, 6, 1, 0, 0),  // r6 = arguments
         instruction(0x79, 7, 6, 16, 0), // r7 = reason
@@ -212,7 +217,7 @@ fn counts_drops(
                 instruction(0xBF, 1, STACK, 0, 0),  // r1 = a place on the stack
                 instruction(0x07, 1, 0, 0, to),
                 instruction(0xB7, 2, 0, 0, bytes), // r2 = bytes
-                instruction(0x85, 0, 0, 0, READ_KERNEL), // r0 = bpf_probe_read_kernel(r1, r2, r3)
+                instruction(0x85, 0, 0, 0, PROBE_READ_KERNEL), // r0 = bpf_probe_read_kernel(r1, r2, r3)
             ]);
             if skip > 0 {
                 program.push(instruction(0x55, 0, 0, skip, 0)); // if r0 != 0: number stays 0
@@ -248,7 +253,12 @@ fn counts_drops(
 const TO_END: i16 = -1;
 
 /// Ends a program with 0.
-fn finished(mut program: Vec<Instruction>) -> Vec<Instruction> {
+fn finished(program: Vec<Instruction>) -> Vec<Instruction> {
+    ended(program, &[instruction(0xB7, 0, 0, 0, 0)])
+}
+
+/// Ends a program, in any case after these instructions.
+fn ended(mut program: Vec<Instruction>, last: &[Instruction]) -> Vec<Instruction> {
     let end = program.len();
     for (at, one) in program.iter_mut().enumerate() {
         let is_jump = matches!(one.code & 0x07, 0x05 | 0x06) && one.code != 0x85;
@@ -256,7 +266,8 @@ fn finished(mut program: Vec<Instruction>) -> Vec<Instruction> {
             one.offset = i16::try_from(end - at - 1).expect("a short program");
         }
     }
-    program.extend([instruction(0xB7, 0, 0, 0, 0), instruction(0x95, 0, 0, 0, 0)]);
+    program.extend(last);
+    program.push(instruction(0x95, 0, 0, 0, 0));
     program
 }
 
@@ -283,7 +294,7 @@ fn load(kind: u32, program: &[Instruction]) -> Result<OwnedFd, SysError> {
     let attributes =
         BpfAttributes::new(&[kind, count]).with(2, program.as_ptr()).with(4, license.as_ptr());
     // SAFETY: instructions and license outlive the call.
-    unsafe { bpf_open(PROGRAM_LOAD, &attributes, "load a program into the kernel (root)") }
+    unsafe { bpf_open(PROGRAM_LOAD, attributes, "load a program into the kernel (root)") }
 }
 
 /// A map of the kernel from keys of `K` words of 64 bits, or an array for 0, to values of such
@@ -300,18 +311,18 @@ impl<const K: usize> Map<K> {
         let key_bytes = u32::try_from(8 * K).expect("a short key").max(4);
         let attributes = BpfAttributes::new(&[kind, key_bytes, 8 * value_words, entries]);
         // SAFETY: the command takes numbers only.
-        let fd = unsafe { bpf_open(MAP_CREATE, &attributes, "make a map in the kernel (root)") }?;
+        let fd = unsafe { bpf_open(MAP_CREATE, attributes, "make a map in the kernel (root)") }?;
         Ok(Map { fd, value: vec![0; words] })
     }
 
     /// Reads the value of a key; false when it is not there any more.
     fn look_up<T>(&mut self, key: &T) -> Result<bool, SysError> {
         assert_eq!(size_of::<T>(), (8 * K).max(4));
-        let attributes = BpfAttributes::new(&[self.fd.as_raw_fd().cast_unsigned()])
+        let mut attributes = BpfAttributes::new(&[self.fd.as_raw_fd().cast_unsigned()])
             .with(2, std::ptr::from_ref(key))
             .with(4, self.value.as_mut_ptr().cast_const());
         // SAFETY: the key has the map's size, and there is room for a value of each CPU.
-        match unsafe { bpf(MAP_LOOKUP, &attributes, "read a map of the kernel") } {
+        match unsafe { bpf(MAP_LOOKUP, &mut attributes, "read a map of the kernel") } {
             Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
             done => done.map(|_| true),
         }
@@ -332,11 +343,11 @@ impl Map<1> {
         let mut next = 0_u64;
         let mut before: *const u64 = std::ptr::null();
         loop {
-            let attributes = BpfAttributes::new(&[self.fd.as_raw_fd().cast_unsigned()])
+            let mut attributes = BpfAttributes::new(&[self.fd.as_raw_fd().cast_unsigned()])
                 .with(2, before)
                 .with(4, (&raw mut next).cast_const());
             // SAFETY: both keys have the map's size; without one, the kernel gives the first.
-            match unsafe { bpf(MAP_NEXT_KEY, &attributes, "read a map of the kernel") } {
+            match unsafe { bpf(MAP_NEXT_KEY, &mut attributes, "read a map of the kernel") } {
                 Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(()),
                 done => done?,
             };
@@ -455,7 +466,6 @@ impl SequenceTap {
 /// Filter of a packet socket: finds the number of a datagram, compares it with the next one of its
 /// sender, and passes nothing on. A load beyond the packet ends the program with 0.
 fn counts_numbers(map: i32, sequence: Sequence) -> Vec<Instruction> {
-    const STACK: u8 = 10;
     const OUTGOING: i32 = 4;
     const UDP: i32 = 17;
     const BYTE: u8 = 0x10;

@@ -1,4 +1,5 @@
-//! Writes to files with several blocks in flight, by `io_uring` (kernel 5.6), and advice for files.
+//! Writes to files with several blocks in flight, by `io_uring` (kernel 5.6), advice for files, and
+//! the counters of a disk.
 //!
 //! A buffer belongs to the queue while the kernel reads it: nothing is copied, and nobody else can
 //! write to it.
@@ -14,6 +15,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Advice, FallocateFlags};
 
 use crate::clock::monotonic_ns;
+use crate::host::{Files, page_bytes};
 use crate::memory::Buffer;
 
 /// One write: whole `bytes` of a buffer to a place in a file.
@@ -167,11 +169,83 @@ pub fn free_bytes(file: &File) -> Option<u64> {
     stat.f_bavail.checked_mul(stat.f_frsize)
 }
 
-/// Number of the block device that holds a file, as `MAJOR:MINOR`; `None` if none does.
-pub fn device_of(file: &File) -> Option<String> {
-    let dev = rustix::fs::fstat(file).ok()?.st_dev;
-    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+/// Number of the block device of a file system, as `MAJOR:MINOR`; `None` if it has none.
+pub fn device_of(st_dev: u64) -> Option<String> {
+    let (major, minor) = (rustix::fs::major(st_dev), rustix::fs::minor(st_dev));
     (major > 0).then(|| format!("{major}:{minor}"))
+}
+
+/// Bytes of the page cache that wait for a disk, and the most of them before the kernel holds back
+/// who writes.
+pub fn unwritten_bytes(files: &Files) -> (u64, u64) {
+    let vmstat = files.text("proc/vmstat").unwrap_or_default();
+    let of = |name: &str| {
+        let mut fields = vmstat.lines().filter_map(|line| line.split_once(' '));
+        let pages = fields.find_map(|(of, pages)| pages.parse::<u64>().ok().filter(|_| of == name));
+        pages.unwrap_or(0).saturating_mul(page_bytes())
+    };
+    (of("nr_dirty").saturating_add(of("nr_writeback")), of("nr_dirty_threshold"))
+}
+
+/// Activity of a block device between two readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceActivity {
+    /// Share of the time in which it had requests. Before Linux 6.10 the kernel adds to it only
+    /// when a request begins or ends (99dc422335d8), which is too little for long ones.
+    pub busy: f64,
+    /// Mean time of a write.
+    pub write_s: Option<f64>,
+    /// Mean number of writes there.
+    pub queue: f64,
+}
+
+/// Reader of the counters of a block device (`/sys/dev/block/.../stat`,
+/// `Documentation/block/stat.rst`).
+#[derive(Debug)]
+pub struct DeviceMeter {
+    files: Files,
+    device: String,
+    /// Time with requests and time of all writes, in ms, and the number of these.
+    before: Option<[u64; 3]>,
+}
+
+impl DeviceMeter {
+    pub fn new(files: &Files, device: String) -> DeviceMeter {
+        let mut meter = DeviceMeter { files: files.clone(), device, before: None };
+        meter.before = meter.times();
+        meter
+    }
+
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Name of the device, as `nvme0n1p2`.
+    pub fn name(&self) -> Option<String> {
+        let link = self.files.root().join(format!("sys/dev/block/{}", self.device));
+        Some(std::fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
+    }
+
+    fn times(&self) -> Option<[u64; 3]> {
+        let text = self.files.text(&format!("sys/dev/block/{}/stat", self.device))?;
+        let fields: Vec<u64> =
+            text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        Some([*fields.get(9)?, *fields.get(7)?, *fields.get(4)?])
+    }
+
+    /// Activity in the seconds since the last reading.
+    pub fn read(&mut self, seconds: f64) -> Option<DeviceActivity> {
+        let now = self.times();
+        let before = std::mem::replace(&mut self.before, now);
+        let (now, before) = now.zip(before)?;
+        let [busy_ms, writes_ms, writes] =
+            [0, 1, 2].map(|at| now[at].saturating_sub(before[at]) as f64);
+        Some(DeviceActivity {
+            busy: (busy_ms / 1e3 / seconds).min(1.0),
+            write_s: (writes > 0.0).then(|| writes_ms / 1e3 / writes),
+            queue: writes_ms / 1e3 / seconds,
+        })
+    }
 }
 
 #[cfg(test)]

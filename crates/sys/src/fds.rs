@@ -1,14 +1,27 @@
-//! Descriptors passed between processes over a Unix socket (`SCM_RIGHTS`, unix(7)).
+//! Descriptors of other processes: passed over a Unix socket (`SCM_RIGHTS`, unix(7)), or copied.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// Copies a descriptor of a process.
+///
+/// # Errors
+/// The right to trace the process is missing, or Linux is older than 5.6.
+pub fn copied(pid: u32, fd: u64) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
+    pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
+}
 
 pub const MAX: usize = 64;
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX));

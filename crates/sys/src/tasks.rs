@@ -95,6 +95,41 @@ impl OpenTask {
         self.syscall.as_ref().and_then(|file| text_of(file, doing)).unwrap_or(Doing::Hidden)
     }
 
+    /// Descriptors for which it waits in `poll`, `select` or `epoll_wait`, as far as it is seen.
+    pub fn waits_for(&self, files: &Files) -> Vec<u64> {
+        const MAX: u64 = 1024;
+        let Some((number, [first, second])) =
+            self.syscall.as_ref().and_then(|file| text_of(file, arguments))
+        else {
+            return Vec::new();
+        };
+        let process = format!("proc/{}", self.task.pid);
+        let memory = |place: u64, count: u64| {
+            let mut bytes = vec![0; usize::try_from(count).ok()?];
+            let memory = File::open(files.root().join(&process).join("mem")).ok()?;
+            memory.read_exact_at(&mut bytes, place).ok()?;
+            Some(bytes)
+        };
+        let waits = match waits_by(number) {
+            Some(WaitsBy::Epoll) => files.text(&format!("{process}/fdinfo/{first}")).map(|set| {
+                let members = set.lines().filter_map(|line| line.strip_prefix("tfd:"));
+                members.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect()
+            }),
+            // `struct pollfd` has 8 bytes, a set of `select` a bit for each descriptor.
+            Some(WaitsBy::Poll) => memory(first, 8 * second.min(MAX)).map(|bytes| {
+                let fds = bytes.chunks_exact(8).filter_map(|one| one.first_chunk());
+                fds.map(|fd| u32::from_ne_bytes(*fd).into()).collect()
+            }),
+            Some(WaitsBy::Select) => memory(second, first.min(MAX).div_ceil(8)).map(|bytes| {
+                let bits =
+                    bytes.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1));
+                bits.zip(0..).filter_map(|(is_set, fd)| is_set.then_some(fd)).collect()
+            }),
+            None => None,
+        };
+        waits.unwrap_or_default()
+    }
+
     /// True if it stands in a system call because it was stopped (proc_pid_stat(5)).
     pub fn is_stopped(&self) -> bool {
         self.stat().is_some_and(|(state, _)| state == 'T' || state == 't')
@@ -106,6 +141,35 @@ fn text_of<T>(file: &File, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     let mut bytes = [0; 1024];
     let count = file.read_at(&mut bytes, 0).ok()?;
     read(std::str::from_utf8(&bytes[..count]).ok()?)
+}
+
+enum WaitsBy {
+    Poll,
+    Select,
+    Epoll,
+}
+
+fn waits_by(number: libc::c_long) -> Option<WaitsBy> {
+    match number {
+        libc::SYS_ppoll => Some(WaitsBy::Poll),
+        libc::SYS_pselect6 => Some(WaitsBy::Select),
+        libc::SYS_epoll_pwait => Some(WaitsBy::Epoll),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => Some(WaitsBy::Poll),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_select => Some(WaitsBy::Select),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => Some(WaitsBy::Epoll),
+        _ => None,
+    }
+}
+
+/// Number of a system call, and its first two arguments.
+fn arguments(text: &str) -> Option<(libc::c_long, [u64; 2])> {
+    let mut words = text.split_whitespace();
+    let number = words.next()?.parse().ok()?;
+    let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    Some((number, [hex()?, hex()?]))
 }
 
 /// Reads `running`, the number of a system call with its arguments, or -1 outside of one.
@@ -131,9 +195,7 @@ fn doing(text: &str) -> Doing {
         }
         libc::SYS_futex => Doing::Lock,
         libc::SYS_nanosleep | libc::SYS_clock_nanosleep => Doing::Sleep,
-        libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_epoll_pwait => Doing::Poll,
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait => Doing::Poll,
+        number if waits_by(number).is_some() => Doing::Poll,
         _ => Doing::Other,
     }
 }
@@ -141,6 +203,7 @@ fn doing(text: &str) -> Doing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn a_system_call_is_named_with_its_descriptor() {
@@ -150,6 +213,39 @@ mod tests {
         assert_eq!(call(libc::SYS_futex), Doing::Lock);
         assert_eq!(doing("running"), Doing::Ready);
         assert_eq!(doing("-1 0x7ffd 0x10"), Doing::Fault);
+    }
+
+    #[test]
+    fn a_thread_that_polls_is_seen_with_what_it_waits_for() {
+        use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+        let files = Files::default();
+        let wait = Timespec { tv_sec: 60, tv_nsec: 0 };
+        for by_epoll in [false, true] {
+            let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+            let fd = u64::try_from(near.as_raw_fd()).unwrap();
+            let (sender, tasks) = std::sync::mpsc::channel();
+            let waits = std::thread::spawn(move || {
+                sender.send(Task::own()).unwrap();
+                if by_epoll {
+                    let set = epoll::create(epoll::CreateFlags::empty()).unwrap();
+                    let data = epoll::EventData::new_u64(0);
+                    epoll::add(&set, &near, data, epoll::EventFlags::IN).unwrap();
+                    let mut events = Vec::with_capacity(1);
+                    epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&wait))
+                        .unwrap();
+                } else {
+                    poll(&mut [PollFd::new(&near, PollFlags::IN)], Some(&wait)).unwrap();
+                }
+            });
+            let open = OpenTask::of(&files, tasks.recv().unwrap()).unwrap();
+            while open.doing() != Doing::Poll {
+                std::thread::yield_now();
+            }
+            assert_eq!(open.waits_for(&files), [fd]);
+            drop(far);
+            waits.join().unwrap();
+            assert!(open.waits_for(&files).is_empty());
+        }
     }
 
     #[test]

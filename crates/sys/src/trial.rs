@@ -12,11 +12,10 @@ use rustix::net::sockopt::{
     set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, socket_recv_buffer_size,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, WaitOptions, pidfd_getfd, pidfd_open, setsid, waitpid,
-};
+use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::fds::copied;
 use crate::host::{Files, own_mount};
 use crate::tasks::Task;
 use crate::{SysError, affinity, failed, namespace};
@@ -41,12 +40,7 @@ impl TrialSetting {
     /// The right to trace the process is missing, or Linux is older than 5.6.
     pub fn buffer(pid: u32, fd: u64, bytes: usize) -> Result<TrialSetting, SysError> {
         let call = format!("copy the socket of process {pid}");
-        let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH);
-        let socket = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).and_then(|pid| {
-            let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-            pidfd_getfd(pid, fd, PidfdGetfdFlags::empty())
-        });
-        let socket = socket.map_err(failed(call.clone()))?;
+        let socket = copied(pid, fd).map_err(failed(call.clone()))?;
         let before = socket_recv_buffer_size(&socket).map_err(failed(call))?;
         Ok(TrialSetting::Buffer { socket, before, bytes })
     }

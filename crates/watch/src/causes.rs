@@ -38,7 +38,7 @@ pub(crate) struct Evidence {
     pub(crate) fd: u64,
     /// Nothing left the full buffer, and no thread was seen reading it.
     pub(crate) is_unread: bool,
-    /// File or socket that the reader wrote to.
+    /// File or socket that the reader wrote to, with what its disk did.
     pub(crate) file: String,
     pub(crate) cpu: u32,
     /// Process that had the CPU most often besides the reader, and its share.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use daqmeter_record::watched::Unseen;
-use daqmeter_sys::bpf::DropReasons;
+use daqmeter_sys::bpf::{DropReasons, RingDrops};
 use daqmeter_sys::ethtool::{DriverCounters, Ethtool};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::{Family, Link, Netlink, SocketKind, SocketState};
@@ -15,6 +15,7 @@ use daqmeter_sys::symbols::KernelSymbols;
 use daqmeter_sys::{SysError, namespace};
 
 use crate::stages::{self, BACKLOG, Of, PACKETS, REFUSED, ROWS};
+use crate::target::Owner;
 
 /// A counter: the kind of its source, the number of device or CPU there, and its name.
 pub(crate) type Key = (Of, u32, &'static str);
@@ -44,6 +45,9 @@ pub(crate) struct Sources {
     ethtool: Option<Ethtool>,
     drivers: BTreeMap<u32, Driver>,
     reasons: Option<DropReasons>,
+    files: Files,
+    /// Reader of the drops of rings, from the first ring on; `None` within where it cannot be had.
+    rings: Option<Option<RingDrops>>,
     /// Names that rows use, and those of datagrams that were read.
     names: HashSet<&'static str>,
     reads: HashSet<&'static str>,
@@ -128,6 +132,8 @@ impl Sources {
             ethtool,
             drivers: BTreeMap::new(),
             reasons: reasons.ok(),
+            files: files.clone(),
+            rings: None,
             names: used.copied().collect(),
             reads: stages::READ.iter().copied().collect(),
             devices: BTreeMap::new(),
@@ -252,6 +258,12 @@ impl Sources {
     /// Reasons count drops of this namespace only.
     pub(crate) fn knows_namespaces(&self) -> bool {
         self.reasons.as_ref().is_some_and(|reasons| reasons.knows_namespaces)
+    }
+
+    /// Packets that the ring of a socket dropped since it was opened, or its program last asked.
+    pub(crate) fn ring_drops(&mut self, owner: &Owner, cookie: u64) -> Option<u32> {
+        let rings = self.rings.get_or_insert_with(|| RingDrops::open(&self.files));
+        rings.as_ref()?.of(owner.pid, owner.fd, cookie)
     }
 
     /// A socket as it is now; `None` when it was closed.

@@ -4,6 +4,7 @@ mod sockets;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use daqmeter_record::units::{plural, whole};
@@ -41,6 +42,13 @@ pub enum WatchError {
     Sys(#[from] SysError),
     #[error("there is no process {0}")]
     NoProcess(u32),
+}
+
+/// Packets that a program says it received and lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    pub received: Option<u64>,
+    pub lost: Option<u64>,
 }
 
 /// A target that is being watched.
@@ -126,18 +134,11 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches a process from its start on: no socket that was there before is its own.
-    pub fn follow_process(&mut self, pid: u32) {
+    /// Watches a process from its start on, by the path of its program: no socket that was there before is its own.
+    pub fn follow_process(&mut self, pid: u32, command: &str) {
         self.target.pid = Some(pid);
-        // A new process has our own name until its program begins.
-        let own = target::name_of(&self.files, std::process::id());
-        for _ in 0..20 {
-            self.program = target::name_of(&self.files, pid);
-            if self.program != own {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let name = Path::new(command).file_name().unwrap_or_default();
+        self.program = name.to_string_lossy().into_owned();
         self.sockets.values_mut().for_each(|socket| socket.is_of_target = false);
     }
 
@@ -344,7 +345,7 @@ impl Watch {
                 buffer_bytes: socket.state.buffer_bytes.into(),
                 most_filled_bytes: socket.most_filled_bytes.into(),
                 drops: socket.drops,
-                has_ring: socket.state.has_ring,
+                has_ring: socket.unseen_of_ring().is_some(),
             })
             .collect();
         sockets.sort_by_key(|socket| std::cmp::Reverse((socket.drops, socket.most_filled_bytes)));
@@ -401,11 +402,11 @@ impl Watch {
             });
         }
         let of_target = self.sockets.values().filter(|socket| socket.is_of_target);
-        let rings = of_target.filter(|socket| socket.state.has_ring && !self.target.is_host());
-        unseen.extend(rings.map(|socket| Unseen {
-            shows: format!("packets that the ring of {} dropped", self.owned(socket)),
-            why: "the kernel tells its program alone (PACKET_STATISTICS)".to_owned(),
-            packets: 0,
+        let of_target = of_target.filter(|_| !self.target.is_host());
+        unseen.extend(of_target.filter_map(|socket| {
+            let [when, why] = socket.unseen_of_ring()?;
+            let shows = format!("packets that the ring of {} dropped{when}", self.owned(socket));
+            Some(Unseen { shows, why: why.to_owned(), packets: 0 })
         }));
         unseen
     }
@@ -562,15 +563,27 @@ impl Watch {
         (stages, differences)
     }
 
-    /// Holds the packets that a program says it received against those that it read.
-    pub fn hold_against(&self, said: Option<u64>, watched: &mut Watched) {
+    /// Holds the packets that a program says it received and lost against those that it read, and
+    /// those that were lost on the way to it.
+    pub fn hold_against(&self, said: Said, watched: &mut Watched) {
+        if said == Said::default() {
+            watched.notes.push("the command's output has no number that --says matches".to_owned());
+        }
+        let lost = watched.lost();
+        watched.notes.extend(said.lost.map(|said| match said.cmp(&lost) {
+            Ordering::Equal => format!("the program says it lost {said}, as this watch counts"),
+            Ordering::Less => format!(
+                "the program says it lost {said} of {lost}: it may not see those after its last packet"
+            ),
+            Ordering::Greater => {
+                let more = said - lost;
+                format!("the program says it lost {said}, {more} of them before this host or in itself")
+            }
+        }));
+        let Some(said) = said.received else { return };
         let read = self.sum(Of::Protocols, READ);
         // A greeting for each may not count.
         let sockets = self.sockets.values().filter(|socket| socket.is_of_target).count() as u64;
-        let Some(said) = said else {
-            watched.notes.push("the command's output has no number that --says matches".to_owned());
-            return;
-        };
         watched.notes.push(match said.cmp(&read) {
             Ordering::Equal => format!("the program says {said}, which is what it read"),
             Ordering::Less if read - said <= sockets => format!(

@@ -15,6 +15,6 @@ mod timeline;
 mod trials;
 
 pub use counters::datagrams_lost;
-pub use ledger::{INTERVAL, Watch, WatchError};
+pub use ledger::{INTERVAL, Said, Watch, WatchError};
 pub use target::{LocalPort, Target, sequence};
 pub use trials::Trials;

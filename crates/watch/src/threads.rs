@@ -1,9 +1,14 @@
 //! Threads that may read a socket: the time that they had a CPU or waited for one.
 
+use std::collections::BTreeMap;
+
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::host::Files;
 use daqmeter_sys::perf::{Switch, SwitchLog};
 use daqmeter_sys::tasks::{Doing, OpenTask, Task};
+
+/// Descriptors of a thread that are remembered.
+const MAX_READ: usize = 64;
 
 /// Times of a thread since it was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,8 +27,8 @@ pub(crate) struct Thread {
     /// Accounts when it was first seen.
     first: (u64, u64),
     pub(crate) last: Times,
-    /// Times at which it was seen in a read of each descriptor.
-    reads: Vec<(u64, u32)>,
+    /// Times at which it was seen reading each descriptor, or waiting for it.
+    reads: BTreeMap<u64, u32>,
     looks: u32,
 }
 
@@ -83,7 +88,7 @@ impl Thread {
             switches: Switches::new(monotonic_ns(), is_ready),
             first: open.accounts()?,
             last: Times::default(),
-            reads: Vec::new(),
+            reads: BTreeMap::new(),
             looks: 0,
             open,
         })
@@ -96,7 +101,7 @@ impl Thread {
 
     /// Looks at what the thread does, and at its times until now. Where nothing depends on it, a
     /// look at its system call is saved most times.
-    pub(crate) fn look(&mut self, is_quiet: bool) -> (Doing, Times) {
+    pub(crate) fn look(&mut self, files: &Files, is_quiet: bool) -> (Doing, Times) {
         const QUIET: u32 = 8;
         self.looks = self.looks.wrapping_add(1);
         let is_saved = is_quiet && !self.looks.is_multiple_of(QUIET);
@@ -105,10 +110,14 @@ impl Thread {
         if !is_quiet && doing != Doing::Ready && self.open.is_stopped() {
             doing = Doing::Stopped;
         }
-        if let Doing::Read(fd) = doing {
-            match self.reads.iter_mut().find(|(of, _)| *of == fd) {
-                Some((_, times)) => *times += 1,
-                None => self.reads.push((fd, 1)),
+        let fds = match doing {
+            Doing::Read(fd) => vec![fd],
+            Doing::Poll => self.open.waits_for(files),
+            _ => Vec::new(),
+        };
+        for fd in fds {
+            if self.reads.len() < MAX_READ || self.reads.contains_key(&fd) {
+                *self.reads.entry(fd).or_default() += 1;
             }
         }
         let (run, wait) = self.open.accounts().unwrap_or(self.first);
@@ -128,7 +137,7 @@ impl Thread {
     }
 
     pub(crate) fn reads_of(&self, fd: u64) -> u32 {
-        self.reads.iter().find(|(of, _)| *of == fd).map_or(0, |(_, times)| *times)
+        self.reads.get(&fd).copied().unwrap_or(0)
     }
 }
 
@@ -172,7 +181,7 @@ mod tests {
         let task = Task { pid: own, tid: own };
         let mut thread = Thread::open(&Files::default(), task).unwrap();
         assert!(!thread.name.is_empty());
-        let (_, before) = thread.look(false);
-        assert!(thread.look(true).1.run_ns >= before.run_ns);
+        let (_, before) = thread.look(&Files::default(), false);
+        assert!(thread.look(&Files::default(), true).1.run_ns >= before.run_ns);
     }
 }

@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use daqmeter_record::units::whole;
+use daqmeter_record::units::{show_bytes, show_ns, whole};
 use daqmeter_sys::affinity;
 use daqmeter_sys::clock::monotonic_ns;
+use daqmeter_sys::disk::{DeviceMeter, device_of, unwritten_bytes};
 use daqmeter_sys::host::Files;
 use daqmeter_sys::netlink::SocketState;
 use daqmeter_sys::perf::{CpuSample, CpuSampler};
-use daqmeter_sys::tasks::{Doing, Task};
+use daqmeter_sys::tasks::{Doing, OpenTask, Task};
 
 use crate::causes::{Evidence, Reader};
 use crate::target::Owner;
@@ -22,6 +24,8 @@ use crate::threads::{Thread, Times};
 /// Sockets that are polled, and threads of a process that are followed.
 pub(crate) const MAX_TRACKS: usize = 4;
 const MAX_THREADS: usize = 16;
+/// Polls between two looks at another thread once a thread was seen reading.
+const FOUND: usize = 8;
 const MAX_SAMPLED_CPUS: usize = 4;
 pub(crate) const FILLING: Duration = Duration::from_millis(1);
 pub(crate) const IDLE: Duration = Duration::from_millis(10);
@@ -40,6 +44,46 @@ struct Poll {
     times: Times,
 }
 
+/// A file or socket that a reader writes to, with the counters of its disk.
+struct WrittenFile {
+    name: String,
+    files: Files,
+    disk: Option<DeviceMeter>,
+    since_ns: u64,
+}
+
+impl WrittenFile {
+    fn of(files: &Files, pid: u32, fd: u64) -> WrittenFile {
+        let link = files.root().join(format!("proc/{pid}/fd/{fd}"));
+        let device = std::fs::metadata(&link).ok().and_then(|about| device_of(about.dev()));
+        WrittenFile {
+            name: std::fs::read_link(link).unwrap_or_default().to_string_lossy().into_owned(),
+            files: files.clone(),
+            disk: device.map(|device| DeviceMeter::new(files, device)),
+            since_ns: monotonic_ns(),
+        }
+    }
+
+    /// Its name, and what its disk and the page cache did since it was found.
+    fn seen(self) -> String {
+        let WrittenFile { mut name, files, disk, since_ns } = self;
+        let Some(mut disk) = disk else { return name };
+        let seconds = monotonic_ns().saturating_sub(since_ns) as f64 / 1e9;
+        if let (Some(device), Some(activity)) = (disk.name(), disk.read(seconds)) {
+            name += &format!("; {device} was busy {:.0} % of the time", 100.0 * activity.busy);
+            let write_ns = activity.write_s.map(|write_s| show_ns(1e9 * write_s));
+            name.extend(write_ns.map(|time| format!(", {time} for a write")));
+        }
+        let (unwritten, limit) = unwritten_bytes(&files);
+        if unwritten > limit / 2 {
+            let [unwritten, limit] = [unwritten, limit].map(show_bytes);
+            name +=
+                &format!("; {unwritten} waited for disks, at most {limit} may (vm.dirty_ratio)");
+        }
+        name
+    }
+}
+
 /// Time from the last poll that found the buffer nearly empty.
 struct Window {
     start: Poll,
@@ -50,7 +94,7 @@ struct Window {
     last_drop: Poll,
     doing: BTreeMap<Doing, u32>,
     /// File that the reader wrote to.
-    file: String,
+    file: Option<WrittenFile>,
     /// Nothing left the buffer after the first drop, and no thread was seen reading the socket.
     is_unread: bool,
     cpu: u32,
@@ -60,6 +104,7 @@ struct Window {
 /// A socket over time.
 pub(crate) struct Track {
     owner: Owner,
+    reader: Option<Task>,
     low: Poll,
     last: Poll,
     window: Option<Window>,
@@ -71,6 +116,7 @@ pub(crate) struct Timeline {
     tracks: BTreeMap<u64, Track>,
     /// Samplers of CPUs, and since when they have all samples.
     samplers: BTreeMap<u32, Option<(CpuSampler, u64)>>,
+    polls: usize,
     readers_cpus: BTreeSet<u32>,
     /// Samples with their CPU, of the last two windows of the longest kind.
     samples: VecDeque<(u32, CpuSample)>,
@@ -89,6 +135,7 @@ impl Timeline {
             threads: BTreeMap::new(),
             tracks: BTreeMap::new(),
             samplers: BTreeMap::new(),
+            polls: 0,
             readers_cpus: BTreeSet::new(),
             samples: VecDeque::new(),
             interrupt,
@@ -110,9 +157,13 @@ impl Timeline {
             return;
         }
         // A program may watch its own sockets, and start the thread that reads them later.
-        let tasks = Task::all(files, owner.pid);
+        let mut tasks = Task::all(files, owner.pid);
+        if tasks.len() > MAX_THREADS {
+            tasks.sort_by_cached_key(|task| !is_reading(files, *task, owner.fd));
+            tasks.truncate(MAX_THREADS);
+        }
         self.threads.retain(|task, _| task.pid != owner.pid || tasks.contains(task));
-        for task in tasks.into_iter().take(MAX_THREADS) {
+        for task in tasks {
             if task != Task::own() && !self.threads.contains_key(&task) {
                 self.threads.extend(Thread::open(files, task).map(|thread| (task, thread)));
             }
@@ -127,8 +178,14 @@ impl Timeline {
             reads: self.reads,
             ..Poll::default()
         };
-        let track =
-            Track { owner: owner.clone(), low: poll, last: poll, window: None, closed: Vec::new() };
+        let track = Track {
+            owner: owner.clone(),
+            reader: None,
+            low: poll,
+            last: poll,
+            window: None,
+            closed: Vec::new(),
+        };
         self.tracks.insert(socket.cookie, track);
     }
 
@@ -147,11 +204,34 @@ impl Timeline {
         let is_low = poll.filled * 4 <= u64::from(socket.buffer_bytes);
         let gained = poll.drops.saturating_sub(track.last.drops);
         let is_quiet = is_low && gained == 0;
-        let reader = reader_of(&self.threads, &track.owner);
+        // Each poll looks at another thread of the program until its reader is found, and rarely
+        // after that.
+        let known = track.reader.and_then(|reader| self.threads.get(&reader));
+        let is_found = known.is_some_and(|thread| thread.reads_of(track.owner.fd) > 0);
+        let polls = if is_found { FOUND } else { 1 };
+        self.polls = self.polls.wrapping_add(1);
+        let own = self.threads.keys().filter(|task| task.pid == track.owner.pid);
+        let count = own.clone().count();
+        if count > 1
+            && self.polls.is_multiple_of(polls)
+            && let Some(task) = own.cycle().nth(self.polls / polls % count).copied()
+            && let Some(thread) = self.threads.get_mut(&task).filter(|_| Some(task) != track.reader)
+        {
+            thread.look(files, false);
+        }
+        let reader = reader_of(&self.threads, &track.owner, track.reader);
+        if reader != track.reader {
+            // Times of another thread say nothing of this one.
+            (track.reader, track.window) = (reader, None);
+            track.closed.clear();
+            let known = reader.and_then(|reader| self.threads.get(&reader));
+            poll.times = known.map_or(Times::default(), |thread| thread.last);
+            (track.low, track.last) = (poll, poll);
+        }
         let mut doing = Doing::Hidden;
         let mut cpu = 0;
         if let Some(reader) = reader.and_then(|reader| self.threads.get_mut(&reader)) {
-            (doing, poll.times) = reader.look(is_quiet && track.window.is_none());
+            (doing, poll.times) = reader.look(files, is_quiet && track.window.is_none());
             if track.window.is_none() && !is_quiet {
                 cpu = reader.open.stat().map_or(0, |(_, cpu)| cpu);
             }
@@ -172,12 +252,10 @@ impl Timeline {
         }
         *window.doing.entry(doing).or_default() += 1;
         if let Doing::Write(fd) | Doing::Synchronise(fd) = doing
-            && window.file.is_empty()
+            && window.file.is_none()
         {
             // Now, because the program may close it.
-            let link = files.root().join(format!("proc/{}/fd/{fd}", track.owner.pid));
-            let name = std::fs::read_link(link).unwrap_or_default();
-            window.file = name.to_string_lossy().into_owned();
+            window.file = Some(WrittenFile::of(files, track.owner.pid, fd));
         }
         let (cpu, length_ns) = (window.cpu, poll.at_ns - window.start.at_ns);
         let is_long = window.continues || length_ns > LONG_NS;
@@ -212,8 +290,7 @@ impl Timeline {
                 let mut own =
                     self.threads.values().filter(|one| one.open.task.pid == track.owner.pid);
                 window.is_unread &= !own.any(|thread| thread.reads_of(track.owner.fd) > 0);
-                let reader = reader_of(&self.threads, &track.owner);
-                let reader = reader.and_then(|reader| self.threads.get(&reader));
+                let reader = track.reader.and_then(|reader| self.threads.get(&reader));
                 let reader = reader.map(|thread| Reader {
                     task: thread.open.task,
                     name: thread.name.clone(),
@@ -238,7 +315,7 @@ impl Timeline {
 
     /// The reader of a socket, and its CPU.
     pub(crate) fn reader(&self, owner: &Owner) -> Option<(Task, u32)> {
-        let reader = reader_of(&self.threads, owner)?;
+        let reader = self.tracks.values().find(|track| track.owner == *owner)?.reader?;
         Some((reader, self.threads.get(&reader)?.open.stat()?.1))
     }
 
@@ -287,11 +364,32 @@ fn memory_of(packet_bytes: u64) -> u64 {
     (packet_bytes + HEADERS_AND_SHARED_INFO).next_power_of_two() + SK_BUFF
 }
 
-/// The thread that was seen reading the socket; else that with the most CPU time.
-fn reader_of(threads: &BTreeMap<Task, Thread>, owner: &Owner) -> Option<Task> {
+/// True if a thread is in a read of a descriptor, or waits for it.
+fn is_reading(files: &Files, task: Task, fd: u64) -> bool {
+    OpenTask::of(files, task).is_some_and(|open| match open.doing() {
+        Doing::Read(of) => of == fd,
+        Doing::Poll => open.waits_for(files).contains(&fd),
+        _ => false,
+    })
+}
+
+/// The thread that was seen reading the socket most often; else that with the most CPU time. The
+/// present one stays until another has twice as much.
+fn reader_of(
+    threads: &BTreeMap<Task, Thread>,
+    owner: &Owner,
+    present: Option<Task>,
+) -> Option<Task> {
     let of_process = threads.values().filter(|thread| thread.open.task.pid == owner.pid);
-    let reader = of_process.max_by_key(|thread| (thread.reads_of(owner.fd), thread.last.run_ns));
-    reader.map(|thread| thread.open.task)
+    let seen = |thread: &Thread| (thread.reads_of(owner.fd), thread.last.run_ns);
+    let most = of_process.max_by_key(|thread| seen(thread))?;
+    let stays = present.filter(|present| {
+        threads.get(present).map(seen).is_some_and(|(reads, run_ns)| match seen(most) {
+            (0, most_ns) => reads == 0 && 2 * run_ns >= most_ns,
+            (most, _) => reads > 0 && 2 * reads >= most,
+        })
+    });
+    stays.or(Some(most.open.task))
 }
 
 /// Activity of the reader's CPU during a window, in samples. Some kernels take none of an idle CPU.
@@ -378,7 +476,7 @@ impl Track {
             first_drop_ns: None,
             last_drop: start,
             doing: BTreeMap::new(),
-            file: String::new(),
+            file: None,
             is_unread: true,
             cpu,
             continues,
@@ -427,7 +525,7 @@ impl Window {
             doing: doing.max_by_key(|(_, times)| **times).map(|(doing, _)| *doing),
             fd,
             is_unread: self.is_unread,
-            file: self.file,
+            file: self.file.map(WrittenFile::seen).unwrap_or_default(),
             cpu: self.cpu,
             taker: of_cpu.taker,
             reader,
@@ -435,6 +533,54 @@ impl Window {
             continues: self.continues,
             length_ns: end.at_ns.saturating_sub(self.start.at_ns),
             more_bytes: whole(slope * end.at_ns.saturating_sub(first) as f64).max(lost_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
+
+    use daqmeter_sys::netlink::{Family, Netlink, SocketKind};
+
+    #[test]
+    fn the_reader_is_the_thread_that_waits_for_the_socket() {
+        let files = Files::default();
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+        let (sender, tasks) = mpsc::channel();
+        let entry = Arc::clone(&socket);
+        let reads = std::thread::spawn(move || {
+            sender.send(Task::own()).unwrap();
+            entry.recv(&mut [0; 8]).unwrap();
+        });
+        let reader = tasks.recv().unwrap();
+        // A younger thread, with more CPU time.
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
+        let works = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let mut all = Netlink::open(Family::SocketDiagnosis).unwrap();
+        let local = socket.local_addr().unwrap();
+        let mut states = all.sockets(SocketKind::Udp4).unwrap().into_iter();
+        let state = states.find(|state| state.local == local).unwrap();
+        let fd = u64::try_from(socket.as_raw_fd()).unwrap();
+        let owner = Owner { pid: std::process::id(), fd, name: String::new() };
+        let mut timeline = Timeline::new(0..0);
+        while timeline.reader(&owner).is_none_or(|(task, _)| task != reader) {
+            timeline.follow(&files, &state, &owner);
+            timeline.poll(&files, &state);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        socket.send_to(&[0], local).unwrap();
+        for thread in [reads, works] {
+            thread.join().unwrap();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -15,8 +15,8 @@ use daqmeter_record::path::{DiskCause, DiskFall, PathKept};
 use daqmeter_stats::median;
 use daqmeter_sys::clock::monotonic_ns;
 use daqmeter_sys::cpu_time::ThreadTimes;
-use daqmeter_sys::disk::{device_of, free_bytes};
-use daqmeter_sys::host::{Files, page_bytes};
+use daqmeter_sys::disk::{DeviceMeter, device_of, free_bytes, unwritten_bytes};
+use daqmeter_sys::host::Files;
 use serde::Serialize;
 
 use crate::kept::settings::{KeepSettings, WriteBy};
@@ -228,8 +228,7 @@ struct Interval {
     device_busy: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device_write_s: Option<f64>,
-    /// Mean number of writes there. Before 6.10 the kernel adds to the share above only when a
-    /// request begins or ends (99dc422335d8), which is too little for long ones.
+    /// Mean number of writes there: the share above is too little for long ones before Linux 6.10.
     device_queue: f64,
     /// Bytes of the page cache that wait for the disk.
     dirty_bytes: u64,
@@ -419,50 +418,25 @@ impl Background {
 /// Readings of the host about the disk.
 struct Evidence {
     files: Files,
-    /// The block device, `MAJOR:MINOR`.
-    device: Option<String>,
-    /// Times of the device before: with requests, and of all writes, in milliseconds; writes.
-    before: Option<[u64; 3]>,
+    device: Option<DeviceMeter>,
 }
 
 impl Evidence {
     fn new(files: &Files, file: &File) -> Evidence {
-        let mut evidence = Evidence { files: files.clone(), device: device_of(file), before: None };
-        evidence.before = evidence.device_times();
-        evidence
-    }
-
-    /// Fields of `/sys/dev/block/.../stat` (Documentation/block/stat.rst): writes, time of writes,
-    /// time with requests.
-    fn device_times(&self) -> Option<[u64; 3]> {
-        let text = self.files.text(&format!("sys/dev/block/{}/stat", self.device.as_ref()?))?;
-        let fields: Vec<u64> =
-            text.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        Some([*fields.get(9)?, *fields.get(7)?, *fields.get(4)?])
+        let device = file.metadata().ok().and_then(|about| device_of(about.dev()));
+        let device = device.map(|device| DeviceMeter::new(files, device));
+        Evidence { files: files.clone(), device }
     }
 
     fn now(&mut self, seconds: f64, file: &File) -> Interval {
-        let times = self.device_times();
-        let device = times.zip(self.before).map(|(now, before)| {
-            let [busy_ms, writes_ms, writes] =
-                [0, 1, 2].map(|at| now[at].saturating_sub(before[at]));
-            let each = (writes > 0).then(|| writes_ms as f64 / 1e3 / writes as f64);
-            (busy_ms as f64 / 1e3 / seconds, each, writes_ms as f64 / 1e3 / seconds)
-        });
-        self.before = times;
-        let vmstat = self.files.text("proc/vmstat").unwrap_or_default();
-        let pages = |name: &str| {
-            let mut fields = vmstat.lines().filter_map(|line| line.split_once(' '));
-            let pages =
-                fields.find_map(|(of, pages)| pages.parse::<u64>().ok().filter(|_| of == name));
-            pages.unwrap_or(0) * page_bytes()
-        };
+        let device = self.device.as_mut().and_then(|device| device.read(seconds));
+        let (dirty_bytes, dirty_limit_bytes) = unwritten_bytes(&self.files);
         Interval {
-            device_busy: device.map(|(busy, ..)| busy.min(1.0)),
-            device_write_s: device.and_then(|(_, each, _)| each),
-            device_queue: device.map_or(0.0, |(.., queue)| queue),
-            dirty_bytes: pages("nr_dirty") + pages("nr_writeback"),
-            dirty_limit_bytes: pages("nr_dirty_threshold"),
+            device_busy: device.map(|device| device.busy),
+            device_write_s: device.and_then(|device| device.write_s),
+            device_queue: device.map_or(0.0, |device| device.queue),
+            dirty_bytes,
+            dirty_limit_bytes,
             free_bytes: free_bytes(file).unwrap_or(u64::MAX),
             ..Interval::default()
         }
@@ -478,7 +452,8 @@ impl Evidence {
         if interval.waits_for_cpu > interval.waits {
             return vec![DiskCause::WaitedForCpu { share: interval.waits_for_cpu }];
         }
-        let limit = self.device.as_ref().and_then(|device| group_limit(&self.files, device));
+        let device = self.device.as_ref().map(DeviceMeter::device);
+        let limit = device.and_then(|device| group_limit(&self.files, device));
         if let Some(bytes_per_s) = limit.filter(|limit| *limit < usual) {
             return vec![DiskCause::GroupLimit { bytes_per_s }];
         }
@@ -592,7 +567,8 @@ mod tests {
         std::fs::create_dir_all(&place).unwrap();
         let file = File::create(root.path().join("f")).unwrap();
         let files = Files::below(root.path());
-        let mut evidence = Evidence { files, device: Some("254:0".to_owned()), before: None };
+        let device = Some(DeviceMeter::new(&files, "254:0".to_owned()));
+        let mut evidence = Evidence { files, device };
         let mut before = None;
         // Writes, their time, and the time with requests, in ms.
         for ([writes, ms, busy_ms], wanted) in [

@@ -28,6 +28,10 @@ pub(super) struct SocketSum {
     /// It was there at the last look at all sockets.
     pub(super) is_open: bool,
     pub(super) drops: u64,
+    /// Drops of its ring at the last look.
+    ring: Option<u32>,
+    /// Its program took the drops of its ring, and some with them that no look had seen.
+    was_taken: bool,
     pub(super) most_filled_bytes: u32,
     pub(super) looks: u32,
     /// Looks at which a connection offered its peer no window.
@@ -50,6 +54,25 @@ pub(crate) struct Worst {
 }
 
 impl SocketSum {
+    fn add_ring(&mut self, drops: Option<u32>) {
+        let Some(now) = drops else { return };
+        match gain(self.ring.unwrap_or(0).into(), now.into(), true) {
+            Gain::By(gained) => self.drops += gained,
+            Gain::Reset(gained) => (self.drops, self.was_taken) = (self.drops + gained, true),
+        }
+        self.ring = drops;
+    }
+
+    /// Why not all drops of its ring are known, if they are not.
+    pub(super) fn unseen_of_ring(&self) -> Option<[&'static str; 2]> {
+        match (self.state.has_ring, self.ring, self.is_open) {
+            (false, ..) | (true, Some(_), true) if !self.was_taken => None,
+            (_, None, _) => Some(["", "as root; else the kernel tells its program alone"]),
+            (_, _, false) => Some([" in its last 0.4 s", "they were gone with the socket"]),
+            _ => Some([" before its program asked for them", "the kernel sets them to zero then"]),
+        }
+    }
+
     pub(super) fn add(&mut self, state: SocketState) {
         let gained = match gain(self.state.drops.into(), state.drops.into(), true) {
             Gain::By(gained) | Gain::Reset(gained) => gained,
@@ -112,6 +135,8 @@ impl Watch {
                     is_open: true,
                     owner: owner.cloned().unwrap_or_default(),
                     drops: state.drops.into(),
+                    ring: None,
+                    was_taken: false,
                     most_filled_bytes: 0,
                     looks: 0,
                     closed: 0,
@@ -120,6 +145,9 @@ impl Watch {
                 }
             });
             sum.is_open = true;
+            if state.has_ring {
+                sum.add_ring(self.sources.ring_drops(&sum.owner, state.cookie));
+            }
             sum.add(state);
         }
         if self.sockets.len() > MAX_CLOSED {
@@ -170,23 +198,33 @@ impl Watch {
             let causes = &socket.causes;
             let buffer = u64::from(socket.state.buffer_bytes);
             let enough = causes.enough(buffer);
+            let [reason, counted_by, change] = match (socket.ring.is_some(), is_packet) {
+                (true, _) => [
+                    "its ring was full".to_owned(),
+                    "tp_drops of the socket".to_owned(),
+                    "a larger ring (PACKET_RX_RING) or less work for each packet".to_owned(),
+                ],
+                (_, is_packet) => [
+                    format!("its buffer of {} was full", show_bytes(buffer)),
+                    format!(
+                        "the socket's drops{}",
+                        if is_packet { "" } else { ", UdpRcvbufErrors" }
+                    ),
+                    larger_buffer(enough),
+                ],
+            };
             losses.push(WatchedLoss {
                 place: WatchedPlace::Socket,
                 at: self.owned(socket),
-                reason: format!("its buffer of {} was full", show_bytes(buffer)),
+                reason,
                 packets: drops,
                 effect: if causes.is_unread() && self.has_packet_socket(socket.owner.pid) {
                     LossEffect::Unwanted
                 } else {
                     LossEffect::Lost
                 },
-                counted_by: if is_packet {
-                    "the socket's drops"
-                } else {
-                    "the socket's drops, UdpRcvbufErrors"
-                }
-                .to_owned(),
-                change: larger_buffer(enough),
+                counted_by,
+                change,
                 causes: causes.sorted(),
                 bursts: causes.bursts,
                 longest_ns: causes.longest_ns,
