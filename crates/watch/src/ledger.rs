@@ -134,7 +134,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches a process from its start on, by the path of its program: no socket that was there before is its own.
+    /// Watches a process of this program from its start on: no socket that was there before is its
+    /// own.
     pub fn follow_process(&mut self, pid: u32, command: &str) {
         self.target.pid = Some(pid);
         let name = Path::new(command).file_name().unwrap_or_default();
