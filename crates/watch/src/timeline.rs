@@ -290,7 +290,9 @@ impl Timeline {
                 let mut own =
                     self.threads.values().filter(|one| one.open.task.pid == track.owner.pid);
                 window.is_unread &= !own.any(|thread| thread.reads_of(track.owner.fd) > 0);
-                let reader = track.reader.and_then(|reader| self.threads.get(&reader));
+                // The thread may have ended meanwhile.
+                let reader = reader_of(&self.threads, &track.owner, track.reader);
+                let reader = reader.and_then(|reader| self.threads.get(&reader));
                 let reader = reader.map(|thread| Reader {
                     task: thread.open.task,
                     name: thread.name.clone(),
