@@ -28,11 +28,12 @@ const MAP_LOOKUP: u32 = 1;
 const MAP_NEXT_KEY: u32 = 4;
 const PROGRAM_LOAD: u32 = 5;
 const RAW_TRACEPOINT_OPEN: u32 = 17;
-/// Helper `bpf_probe_read_kernel`, and the register of the stack.
-const PROBE_READ_KERNEL: i32 = 113;
-const STACK: u8 = 10;
 const MAP_PER_CPU_ARRAY: u32 = 6;
 const PROGRAM_RAW_TRACEPOINT: u32 = 17;
+/// Number of the function `bpf_probe_read_kernel`.
+const PROBE_READ_KERNEL: i32 = 113;
+/// Register with the address of the stack.
+const STACK: u8 = 10;
 
 /// An instruction: `struct bpf_insn`.
 #[repr(C)]

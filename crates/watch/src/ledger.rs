@@ -574,11 +574,14 @@ impl Watch {
         watched.notes.extend(said.lost.map(|said| match said.cmp(&lost) {
             Ordering::Equal => format!("the program says it lost {said}, as this watch counts"),
             Ordering::Less => format!(
-                "the program says it lost {said} of {lost}: it may not see those after its last packet"
+                "the program says it lost {said} of {lost}: it may not see those after its last \
+                 packet"
             ),
             Ordering::Greater => {
                 let more = said - lost;
-                format!("the program says it lost {said}, {more} of them before this host or in itself")
+                format!(
+                    "the program says it lost {said}, {more} of them before this host or in itself"
+                )
             }
         }));
         let Some(said) = said.received else { return };

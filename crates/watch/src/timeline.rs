@@ -24,6 +24,8 @@ use crate::threads::{Thread, Times};
 /// Sockets that are polled, and threads of a process that are followed.
 pub(crate) const MAX_TRACKS: usize = 4;
 const MAX_THREADS: usize = 16;
+/// Threads of a program among which its reader is looked for; bounds the time of a look at all.
+const MAX_LOOKED: usize = 256;
 /// Polls between two looks at another thread once a thread was seen reading.
 const FOUND: usize = 8;
 const MAX_SAMPLED_CPUS: usize = 4;
@@ -159,6 +161,7 @@ impl Timeline {
         // A program may watch its own sockets, and start the thread that reads them later.
         let mut tasks = Task::all(files, owner.pid);
         if tasks.len() > MAX_THREADS {
+            tasks.truncate(MAX_LOOKED);
             tasks.sort_by_cached_key(|task| !is_reading(files, *task, owner.fd));
             tasks.truncate(MAX_THREADS);
         }

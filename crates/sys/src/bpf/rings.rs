@@ -13,7 +13,7 @@ use crate::fds::copied;
 use crate::host::Files;
 
 const PROGRAM_TEST_RUN: u32 = 10;
-/// What the program returns if a read failed.
+/// Result of the program after a read that failed.
 const FAILED: i32 = -1;
 
 /// Reads the drops of rings.
