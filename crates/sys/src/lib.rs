@@ -12,7 +12,8 @@
 //!   processes;
 //! - [`perf`], [`symbols`]: counters and samples of our own threads; [`counters`]: of a whole CPU,
 //!   by any PMU;
-//! - [`disk`]: writes in flight, advice for files, counters of a disk; [`mounts`]: network file systems;
+//! - [`disk`]: writes in flight, advice for files, counters of a disk;
+//! - [`mounts`]: network file systems;
 //! - [`signals`]: Ctrl-C and other requests to end;
 //! - [`uapi`]: the ioctl border of our own modules; [`ioctl_words`]: that of drivers of devices;
 //! - [`copies`]: system calls that copy.

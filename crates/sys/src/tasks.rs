@@ -238,7 +238,9 @@ mod tests {
                 }
             });
             let open = OpenTask::of(&files, tasks.recv().unwrap()).unwrap();
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
             while open.doing() != Doing::Poll {
+                assert!(std::time::Instant::now() < end, "{:?}", open.doing());
                 std::thread::yield_now();
             }
             assert_eq!(open.waits_for(&files), [fd]);

@@ -578,7 +578,9 @@ mod tests {
         let fd = u64::try_from(socket.as_raw_fd()).unwrap();
         let owner = Owner { pid: std::process::id(), fd, name: String::new() };
         let mut timeline = Timeline::new(0..0);
+        let end = std::time::Instant::now() + Duration::from_secs(20);
         while timeline.reader(&owner).is_none_or(|(task, _)| task != reader) {
+            assert!(std::time::Instant::now() < end, "{:?}", timeline.reader(&owner));
             timeline.follow(&files, &state, &owner);
             timeline.poll(&files, &state);
         }
