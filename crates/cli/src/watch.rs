@@ -232,7 +232,7 @@ fn hear(output: ChildStdout, says: &Regex) -> Said {
 fn says(text: &str) -> Result<Regex, String> {
     let says = Regex::new(text).map_err(|error| format!("{error}: write 'received ([0-9]+)'"))?;
     match says.capture_names().flatten().find(|name| !["received", "lost"].contains(name)) {
-        Some(name) => Err(format!("a group is called `{name}`: received or lost")),
+        Some(name) => Err(format!("a group is called `{name}`: call it received or lost")),
         None => Ok(says),
     }
 }

@@ -24,5 +24,5 @@ fn numbers_that_a_command_prints_are_held_against_what_was_counted() {
     assert!(!text.contains("that it read"), "{text}");
     assert!(said(lost, "it:none").contains("no number that --says matches"));
     let (_, refused) = ends_with(2, "watch --says (?P<gone>[0-9]+) -- true");
-    assert!(refused.contains("a group is called `gone`: received or lost"), "{refused}");
+    assert!(refused.contains("a group is called `gone`: call it received or lost"), "{refused}");
 }
